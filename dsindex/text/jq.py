@@ -291,7 +291,7 @@ def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[s
         ) from error
     if isinstance(answers, str):
         undefined = re.search(r"(\w+)/0 is not defined", answers)
-        hint = f"for a key of the record, write .{undefined[1]}" if undefined else None
+        hint = 'for a key of the record, write .{0}; for a text, "{0}"'.format(undefined[1]) if undefined else None
         if "&&" in pattern or "||" in pattern:
             hint = "jq writes `and` and `or`"
         raise InputError(f"jq pattern {pattern!r}: {_shorten(answers)}", hint=hint)

@@ -7,29 +7,19 @@ from hypothesis import strategies as st
 
 import dsindex
 from dsindex.commands.api import join_packed
-from dsindex.commands.convert import convert_to_indexed, convert_to_pbin, convert_version
+from dsindex.commands.convert import convert_to_indexed, convert_to_pbin
 from dsindex.datasets.detect import detect_dataset
 from dsindex.datasets.documents import open_documents, permute
 from dsindex.errors import FormatError, OutputError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from tests.support.datasets import write_dataset
-from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
+from tests.support.pbin_files import VERSION_NAMES, pbin_bytes, write_pbin
 
 SEQUENCES = [[[1, 2, 3]], [], [[250, 9]], [[4]], [], []]
 
 
 def pair(prefix):
     return Path(f"{prefix}.bin").read_bytes(), Path(f"{prefix}.idx").read_bytes()
-
-
-@pytest.mark.parametrize("version", VERSION_NAMES)
-@pytest.mark.parametrize("other", VERSION_NAMES)
-def test_every_era_turns_into_every_other(tmp_path, version, other):
-    source = write_pbin(tmp_path / "x.pbin", DOCUMENTS, version=version)
-    conversion = convert_version(source, str(tmp_path / "y.pbin"), version=PBIN_VERSIONS[other])
-    assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes(DOCUMENTS, version=other)
-    [made] = conversion.datasets
-    assert (made.num_documents, made.num_tokens) == (6, 6)
 
 
 @pytest.mark.parametrize(("documents", "options", "message"), [

@@ -113,11 +113,8 @@ def test_a_blend_shows_its_weights_and_documents_of_all_of_a_dataset(tmp_path, c
     write_dataset(tmp_path / "b", [[[7] * 90]])
     words = ["--seq-length", "8", "--num-samples", "16", "--split", "1,0,0", "--data-cache-path", "cache"]
     cli(["index", "--data-path", "3", "a", "1", "b", *words])
-    assert inspect(cli, "cache")["facts"]["caches"][:3] == [
-        "train: a blend of 2, 16 samples",
-        "  a: weight 0.75, 12 samples (75.0%)",
-        "  b: weight 0.25, 4 samples (25.0%)",
-    ]
+    parts = ["  a: weight 0.75, 12 samples (75.0%)", "  b: weight 0.25, 4 samples (25.0%)"]
+    assert inspect(cli, "cache")["facts"]["caches"][:3] == ["train: a blend of 2, 16 samples", *parts]
     assert [excerpt["document"] for excerpt in inspect(cli, "a")["excerpts"]] == [2, 6, 10]
 
 
@@ -140,10 +137,8 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
     shown = cli(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]).out
     assert "\n    5│[6]│ … 1 more token\n" in shown
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
-    assert any(
-        "not a uint8 mask for every token" in found
-        for found in inspect(cli, str(tmp_path / "chat"), code=1)["findings"]
-    )
+    findings = inspect(cli, str(tmp_path / "chat"), code=1)["findings"]
+    assert any("not a uint8 mask for every token" in found for found in findings)
 
 
 def test_a_work_folder_says_how_far_its_job_is(make_config, tmp_path, cli):

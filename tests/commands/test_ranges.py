@@ -15,7 +15,6 @@ from tests.support.jobs import config_of, run_config
 
 STEP = 4096
 """Bytes of a range, and so of a digest block, in these tests."""
-OWN_BIN = OWN.run("eod").prefixes["text"].with_name("eod_text_document.bin")
 
 pytestmark = pytest.mark.usefixtures("small_ranges")
 
@@ -64,10 +63,8 @@ def test_ranges_are_merged_before_the_last_shard_is_begun(name, tmp_path, starte
     assert len(merged(started)) == len(set(merged(started)))
     for key, expected in run.prefixes.items():
         prefix = tmp_path / f"{run.name}_{key}_document"
-        for suffix in ("bin", "idx"):
-            assert (tmp_path / f"{prefix.name}.{suffix}").read_bytes() == expected.with_name(
-                f"{expected.name}.{suffix}"
-            ).read_bytes()
+        for suffix in (".bin", ".idx"):
+            assert prefix.with_suffix(suffix).read_bytes() == expected.with_suffix(suffix).read_bytes()
         recorded = json.loads((tmp_path / f"{prefix.name}.manifest.json").read_bytes())["content"]["digests"]["bin"]
         assert recorded["xxh3_128"] == digest_file(f"{prefix}.bin")
     assert not partials(tmp_path)

@@ -29,10 +29,9 @@ class Page(HTMLParser):
         super().__init__()
         self.tags, self.content = [], content.decode()
         self.feed(self.content)
-        rows = re.findall(r"<tr>(.*?)</tr>", self.content, re.DOTALL)
-        self.rows = [
-            [unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)] for row in rows
-        ]
+        rows = re.findall("<tr>(.*?)</tr>", self.content, re.DOTALL)
+        cells = re.compile("<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)
+        self.rows = [list(map(unescape, cells.findall(row))) for row in rows]
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))

@@ -42,12 +42,9 @@ def test_pass_finds_what_a_slow_reference_finds(seed, block_tokens, tmp_path, mo
     numbers = [number for number in range(200) if lengths[number]]
     assert list(found.longest) == sorted(numbers, key=lambda number: (-lengths[number], number))[:MOST_NAMED]
     assert list(found.shortest) == sorted(numbers, key=lambda number: (lengths[number], number))[:MOST_NAMED]
-    head = sum(lengths[:50])
-    assert found.by_source.tolist() == [
-        [50, head, int(masks[:head].sum())],
-        [0, 0, 0],
-        [150, sum(lengths[50:]), int(masks[head:].sum())],
-    ]
+    head, tail = sum(lengths[:50]), sum(lengths[50:])
+    first, last = [50, head, int(masks[:head].sum())], [150, tail, int(masks[head:].sum())]
+    assert found.by_source.tolist() == [first, [0, 0, 0], last]
     copies = Counter(tuple(document) for document in documents if document)
     assert found.repetitions == sum(num - 1 for num in copies.values())
     expected = sorted((-num, -len(document), documents.index(list(document))) for document, num in copies.items())

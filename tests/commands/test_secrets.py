@@ -109,10 +109,8 @@ def test_no_recorded_address_shows_a_secret(folder, capfd):
     common = ["--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--output-prefix", "out/d"]
     assert main(["build", "--input", source, *common, "--keep-shards"]) == 0
     assert main(["merge", "--input", "out/d_text_document", "--output-prefix", "out/m"]) == 0
-    prefix, whole = (
-        "out/d_text_document",
-        {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()},
-    )
+    prefix = "out/d_text_document"
+    whole = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
     recorded = [path for path, content in whole.items() if source.encode() in content]
     assert {path.name for path in recorded} >= {"d_text_document.manifest.json"}
     for address in ADDRESSES[::2]:

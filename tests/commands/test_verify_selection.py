@@ -18,12 +18,8 @@ KEYS = {
     "joined": {"json_keys": ("title", "text"), "join": " "},
     "ids": {"token_ids": "ids"},
 }
-SAMPLES = {
-    "all": {},
-    "sample": {"sample": 0.6},
-    "held-out": {"hold_out": 0.3},
-    "both": {"sample": 0.7, "hold_out": 0.3},
-}
+BOTH = {"sample": 0.7, "hold_out": 0.3}
+SAMPLES = {"all": {}, "sample": {"sample": 0.6}, "held-out": {"hold_out": 0.3}, "both": BOTH}
 WHERE = {"any": {}, "where": {"where": ".n > 5"}}
 BAD = {"none": {}, "quarantine": {"on_bad_record": "quarantine"}}
 EMPTY = {"keep": {}, "eod": {"empty_documents": "eod"}}
@@ -34,10 +30,8 @@ CASES = list(product(KEYS, SAMPLES, WHERE, BAD, EMPTY))
 def sources(tmp_path_factory):
     """Records for builds that stop at a bad one, and those with records that are bad for one key or another."""
     folder = tmp_path_factory.mktemp("sources")
-    records = [
-        {"text": f"text {n} " * (n % 4), "title": f"title {n}", "meta": {"tag": f"tag {n}"}, "ids": [n, n + 1], "n": n}
-        for n in range(60)
-    ]
+    records = [{"text": f"text {n} " * (n % 4), "title": f"title {n}", "meta": {"tag": f"tag {n}"}} for n in range(60)]
+    records = [{**record, "ids": [n, n + 1], "n": n} for n, record in enumerate(records)]
     (folder / "none.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     for number, key in ((3, "text"), (20, "title"), (37, "meta"), (41, "ids")):
         del records[number][key]

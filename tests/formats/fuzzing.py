@@ -55,9 +55,8 @@ def make(folder):
     index = {"seq_length": 8, "num_samples": "5,1,0", "split": "9,1,0", "data_cache_path": "cache"}
     dsindex.build_index(["d_text_document", "twice"], **index, **OPTIONS)
     Path("chat.yaml").write_text(json.dumps(SPEC, indent=1))
-    Path("build.yaml").write_text(
-        f"input: [lines.jsonl]\ntokenizer-model: {TOKENIZER}\noutput_prefix: x\nsample: 10%\n"
-    )
+    options = f"input: [lines.jsonl]\ntokenizer-model: {TOKENIZER}\noutput_prefix: x\nsample: 10%\n"
+    Path("build.yaml").write_text(options)
 
 
 def read_documents(path, **options):

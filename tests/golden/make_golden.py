@@ -56,9 +56,8 @@ def main():
     merge(megatron)
     shutil.rmtree(HERE / "cache", ignore_errors=True)
     os.chdir(HERE)  # the description files hold the prefixes as they were given: relative
-    settings = [
-        {key: value for key, value in case.items() if key not in MADE} for case in json.loads(CASES.read_text())
-    ]
+    cases = json.loads(CASES.read_text())
+    settings = [{key: value for key, value in case.items() if key not in MADE} for case in cases]
     # One case per line: a changed case is a changed line.
     CASES.write_text("[\n" + ",\n".join(json.dumps(build_case(case)) for case in settings) + "\n]\n")
 
@@ -77,12 +76,8 @@ def train_tokenizer(name, pattern, eos, special, *, vocabulary_size):
         split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    options = {"special_tokens": special, "initial_alphabet": byte_level.alphabet(), "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary_size, **options)
     lines = [line for file in ("docs.jsonl", "sentences.jsonl") for line in (HERE / file).open(encoding="utf-8")]
     texts = [json.loads(line)["text"] for line in lines]
     tokenizer.train_from_iterator(
@@ -113,9 +108,8 @@ def merge(megatron):
         for prefix in MERGED:
             for suffix in (".bin", ".idx"):
                 (Path(folder) / (prefix + suffix)).symlink_to(HERE / (prefix + suffix))
-        run_program(
-            megatron / "tools" / "merge_datasets.py", ["--input", folder, "--output-prefix", str(HERE / "merged")]
-        )
+        program = megatron / "tools" / "merge_datasets.py"
+        run_program(program, ["--input", folder, "--output-prefix", str(HERE / "merged")])
 
 
 class ExampleTokenizer:
@@ -140,6 +134,7 @@ def build_case(case):
 
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    masks = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
     config = GPTDatasetConfig(
         random_seed=case["seed"],
         sequence_length=case["sequence_length"],
@@ -147,10 +142,7 @@ def build_case(case):
         split=case["split"],
         path_to_cache=f"cache/{case['name']}",
         tokenizer=ExampleTokenizer(),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=False,
+        **dict.fromkeys(masks, False),
         add_extra_token_to_sequence=case.get("add_extra_token", True),
         drop_last_partial_validation_sequence=case.get("drop_last_partial_validation_sequence", True),
     )

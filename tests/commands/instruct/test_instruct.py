@@ -39,7 +39,7 @@ WAYS = [
     ("construction", {"shard_size": "3KiB", "workers": 3}),
     ("template", {"shard_size": "9KiB", "workers": 1}),
     ("template", {"executor": "processes", "shard_size": "40KiB"}),
-    pytest.param("template", {"executor": "ray", "shard_size": "20KiB"}, marks=[pytest.mark.ray]),
+    pytest.param("template", {"executor": "ray", "shard_size": "20KiB"}, marks=pytest.mark.ray),
 ]
 
 
@@ -77,14 +77,6 @@ def expected(tmp_path_factory, broken, unusual):
         found[name] = source, instruction, published(folder)
     assert report.bad_kinds["bad-field"] == 30
     return found
-
-
-@pytest.fixture(scope="module")
-def way(request):
-    """The options of a job; Ray is started before the test begins."""
-    if request.param.get("executor") == "ray":
-        request.getfixturevalue("ray_instance")
-    return request.param
 
 
 @pytest.mark.quick(1)
@@ -138,14 +130,6 @@ def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path, cli):
     assert "already complete\n" in cli(command).out
     for name in ("text_document", "loss_mask"):
         assert main(["verify", f"{tmp_path}/out/spec_{name}"]) == 0
-
-
-def test_the_job_can_stand_in_the_configuration(tmp_path):
-    options = {"input": str(CONVERSATIONS), "output-prefix": str(tmp_path / "out" / "chat"), "executor": "local"}
-    options |= {"tokenizer_model": str(OWN.plain_tokenizer), "on_bad_record": "quarantine"}
-    (tmp_path / "chat.yaml").write_text(yaml.safe_dump({**SPEC, "job": options}))
-    assert main(["instruct", str(tmp_path / "chat.yaml")]) == 0
-    assert main(["verify", str(tmp_path / "out" / "chat_loss_mask")]) == 0
 
 
 def test_first_bad_record_is_named_with_file_and_line(tmp_path):
