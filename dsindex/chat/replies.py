@@ -23,7 +23,7 @@ from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsindex.chat.conversations import function_of, last_turn
+from dsindex.chat.conversations import change_call, function_of, last_turn
 from dsindex.chat.thoughts import TAG_PAIRS
 from dsindex.errors import RecordProblem
 
@@ -276,12 +276,11 @@ def _mark_call(call: dict[str, Any], mark: Callable[[Any], Any], sentinel: str) 
     arguments = own.get("arguments")
     if isinstance(arguments, str):
         # Put the sentinels inside the braces: templates test whether the arguments begin with `{`.
-        marked = {**own, "arguments": arguments[:1] + sentinel + arguments[1:-1] + sentinel + arguments[-1:]}
+        marked = arguments[:1] + sentinel + arguments[1:-1] + sentinel + arguments[-1:]
     else:
-        marked = {**own, "arguments": mark(arguments)}
-        if marked == own:
-            marked["name"] = mark(own.get("name"))
-    return marked if own is call else {**call, "function": marked}
+        marked = mark(arguments)
+    name = own.get("name")
+    return change_call(call, arguments=marked, name=mark(name) if marked == arguments else name)
 
 
 def _show(text: str) -> str:
