@@ -133,19 +133,16 @@ class ReplyFinder:
             )
         found[0] = found[0]._replace(begin=begin)
         own = [place for place in own if found[0].begin - len(header) <= place <= found[-1].end]
-        before = self._neighbour(number, own[0] if own else begin, -1, 0)
-        limit = own[0] if own else self._neighbour(number, begin, 1, len(text))
-        place = (text.rfind if own else text.find)(header, before, limit)
-        start = begin if not header else place + len(header) if place >= 0 else limit
-        last = own[-1] if own else start
+        first, last = (own[0], own[-1]) if own else (begin, begin)
+        start = text.rfind(header, 0, first) + len(header) if own and header else begin
         tails = self._tails(message, header, prompt)
         if (
             start != begin
-            or not before <= begin <= limit
+            or begin > first
             or not any(_agree(text, last, end, tail) for tail in tails)
             or any(self._has_other(number, span) for span in found)
         ):
-            by_loop, by_sentinels = text[begin:end], text[start:last] + next(iter(tails), "")
+            by_loop, by_sentinels = text[begin:end], text[first:last] + next(iter(tails), "")
             raise _problem(
                 f"{where}: it is {_show(by_loop)} by the template's loop, but {_show(by_sentinels)} by its own texts"
             )
@@ -159,20 +156,6 @@ class ReplyFinder:
                 f"{where}: the template writes nothing that ends a reply, so a model would not learn to stop"
             )
         return found
-
-    def _neighbour(self, number: int, place: int, step: int, default: int) -> int:
-        """Return the position of the nearest sentinel of another message.
-
-        Args:
-            number: The message whose own sentinels are skipped.
-            place: Where the search starts.
-            step: -1 to search backwards, including `place`; 1 to search forwards from `place` + 1.
-            default: The result if there is no such sentinel.
-        """
-        at = bisect_right(self._places, place) - (step < 0)
-        while 0 <= at < len(self._places) and self._owners[at] == number % _NUM_SENTINELS:
-            at += step
-        return self._places[at] if 0 <= at < len(self._places) else default
 
     def _has_other(self, number: int, span: Span) -> bool:
         """Tell whether a span contains a sentinel of another message."""
