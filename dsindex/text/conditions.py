@@ -11,10 +11,10 @@ from __future__ import annotations
 import ast
 import decimal
 import json
-import operator
 import re
 from dataclasses import dataclass
 from functools import partial, reduce
+from operator import and_, eq, ge, gt, le, lt, ne, or_
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,16 +35,15 @@ _TOKEN = re.compile(
         (?P<path> (?=\.)(?:{STEP})+ )
       | (?P<constant> "[^"\\\x00-\x1f\ud800-\udfff]*" | (?:true|false|null)\b
           | -?\d{{1,30}}(?:\.\d{{1,30}})?(?:[eE][+-]?\d{{1,3}})?(?![\w.]) )
-      | (?P<word> (?:and|or|not|has|IN)\b | [=!<>]= | [<>=|(),;] )
+      | (?P<word> (?:and|or|not|has|IN)\b | [=!<>]= | [<>=|(),] )
     )""",
     re.VERBOSE | re.ASCII | re.DOTALL,
 )
-_IN_PYTHON = {"not": "NOT", "=": "==", ";": ", SEMICOLON ,", "|": ",", ",": "|"}
+_IN_PYTHON = {"not": "NOT", "=": "==", "|": ",", ",": "|"}
 """`|` binds weakest in jq, as `,` does in Python."""
 _MAX_NESTING = 99
-_COMPARISONS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
-_FLIPPED = (operator.eq, operator.ne, operator.gt, operator.ge, operator.lt, operator.le)
-_COMPARE = dict(zip(_COMPARISONS.values(), _FLIPPED, strict=True))
+_COMBINE = {"And": and_, "Or": or_}
+_COMPARE = {"Eq": eq, "NotEq": ne, "Lt": gt, "LtE": ge, "Gt": lt, "GtE": le}
 """Compares the constant with the value, in this order."""
 RANKS = {type(None): 0, msgspec.UnsetType: 0, bool: 1, int: 3, decimal.Decimal: 3, str: 4, list: 5, dict: 6}
 """The order of types in jq; false is 1 and true is 2."""
@@ -59,7 +58,7 @@ class Condition:
     """A test of the value at a path, or a combination of conditions."""
 
     operator: str
-    """`and`, `or` or `not` of the operands; or `IN`, `has` or a comparison, of the value at the path."""
+    """`And`, `Or` or `not` of the operands; or `IN`, `has` or the name of a comparison in Python's `ast`."""
     operands: tuple[Condition, ...] = ()
     path: Path = ()
     constants: frozenset[tuple[Any, ...]] = frozenset()
@@ -76,8 +75,8 @@ class Condition:
         match self.operator:
             case "not":
                 return ~held[0]
-            case "and" | "or":
-                return reduce(operator.and_ if self.operator == "and" else operator.or_, held)
+            case "And" | "Or" as word:
+                return reduce(_COMBINE[word], held)
             case "has":
                 results: Iterable[bool] = (value is not msgspec.UNSET for value in columns[self.path])
             case "IN":
@@ -89,7 +88,7 @@ class Condition:
 
 def _sort_key(value: object) -> tuple[Any, ...]:
     """Return a key in the order of jq; lists and objects are only compared with values of other types."""
-    rank = RANKS[type(value)]
+    rank = RANKS.get(type(value), 0)
     return (rank, value) if rank in {3, 4} else (rank + (value is True),)
 
 
@@ -119,14 +118,10 @@ class _Translation:
         """Return the condition of a part of the expression; raises KeyError if it is not plain."""
         match node:
             case ast.BoolOp():
-                word = "and" if isinstance(node.op, ast.And) else "or"
-                return Condition(word, tuple(map(self.convert, node.values)))
+                return Condition(type(node.op).__name__, tuple(map(self.convert, node.values)))
             case ast.Compare(ops=[comparison], comparators=[value]):
-                return self._compare(_COMPARISONS[type(comparison)], node.left, ast.unparse(value))
-            case (
-                ast.Call(func=ast.Name(id="IN"), args=[path, ast.Name(id="SEMICOLON"), values])
-                | ast.Tuple(elts=[path, ast.Call(func=ast.Name(id="IN"), args=[values])])
-            ):
+                return self._compare(type(comparison).__name__, node.left, ast.unparse(value))
+            case ast.Tuple(elts=[path, ast.Call(func=ast.Name(id="IN"), args=[values])]):
                 return self._compare("IN", path, ast.unparse(values))
             case ast.Tuple(elts=[*inner, ast.Name(id="NOT")]):
                 return Condition("not", (self.convert(inner[0] if len(inner) == 1 else ast.Tuple(inner)),))

@@ -86,38 +86,35 @@ def _open_decoder(
 ) -> Decoder:
     """Return the decoder of each key's texts, given its paths; no path may lead through the value of another."""
     kind: Any = str | list[str] if takes_lists else str
-    is_strict = condition is None and all(len(paths) == 1 for paths in by_key)  # every line must have every value
     tree: dict[str, Any] = {}
 
-    def open_getter(path: Path, kind: Any) -> Callable[[object], Any]:  # noqa: ANN401 - a type
+    def name_fields(path: Path, kind: Any) -> list[str]:  # noqa: ANN401 - a type
         branch: Any = tree
         names = []
         for depth, key in enumerate(path, 1):
             names.append(f"f{[*branch, key].index(key)}")
             branch = branch.setdefault(key, {} if depth < len(path) else kind)
-        return operator.attrgetter(".".join(names)) if is_strict or len(names) == 1 else partial(_find, names)
+        return names
 
-    found = [[open_getter(path, kind) for path in paths] for paths in by_key]
-    getters = [group[0] if len(group) == 1 else partial(_find_text, group) for group in found]
-    compared = {path: open_getter(path, Any) for path in (() if condition is None else condition.paths)}
-    decoder = msgspec.json.Decoder(_struct(tree, is_strict, dict(folder_values)), float_hook=read_decimal)
+    names = [[".".join(name_fields(path, kind)) for path in paths] for paths in by_key]
+    getters = [operator.attrgetter(*own) if len(own) == 1 else partial(_find_text, own) for own in names]
+    compared = {path: name_fields(path, Any) for path in (() if condition is None else condition.paths)}
+    decoder = msgspec.json.Decoder(_struct(tree, dict(folder_values)), float_hook=read_decimal)
 
     def decode(lines: memoryview[int], num_lines: int) -> tuple[NDArray[np.bool_], list[list[Any]]] | None:
         whole = pa.py_buffer(np.array([0, len(lines)], np.int64))
+        kept = np.ones(num_lines, np.bool_)
         try:  # check UTF-8 as one large string, in a fraction of the time of bytes.decode
             pa.LargeStringArray.from_buffers(1, whole, pa.py_buffer(lines)).validate(full=True)
             records = decoder.decode_lines(lines)
-        except (pa.ArrowInvalid, msgspec.MsgspecError, RecursionError, ArithmeticError):
+            if len(records) == num_lines and condition is not None:
+                kept = condition.holds({path: [_find(own, each) for each in records] for path, own in compared.items()})
+                records = list(compress(records, kept.tolist()))
+            values = [list(map(get, records)) for get in getters]
+        except (pa.ArrowInvalid, msgspec.MsgspecError, RecursionError, ArithmeticError, AttributeError):
             return None
-        if len(records) != num_lines:
-            return None
-        kept = np.ones(num_lines, np.bool_)
-        if condition is not None:
-            kept = condition.holds({path: list(map(get, records)) for path, get in compared.items()})
-            records = list(compress(records, kept.tolist()))
-        values = [list(map(get, records)) for get in getters]
-        is_complete = is_strict or all(set(map(type, texts)) <= {str, list} for texts in values)
-        return (kept, values) if is_complete else None
+        is_complete = len(records) == np.count_nonzero(kept)
+        return (kept, values) if is_complete and all(set(map(type, texts)) <= {str, list} for texts in values) else None
 
     return decode
 
@@ -128,20 +125,18 @@ def _find(names: Sequence[str], record: object) -> object:
     return record
 
 
-def _find_text(getters: Sequence[Callable[[object], object]], record: object) -> object:
-    values = (get(record) for get in getters)
+def _find_text(names: Sequence[str], record: object) -> object:
+    values = (getattr(record, name) for name in names)
     return next((value for value in values if isinstance(value, str | list)), None)
 
 
-def _struct(tree: dict[str, Any], is_strict: bool, defaults: Mapping[str, object]) -> Any:  # noqa: ANN401 - a type
+def _struct(tree: dict[str, Any], defaults: Mapping[str, object]) -> Any:  # noqa: ANN401 - a type
     """Return a msgspec type with a field for each key of a tree; a branch becomes a nested type."""
     fields = []
     for number, (key, kind) in enumerate(tree.items()):
-        field_type = _struct(kind, is_strict, {}) if isinstance(kind, dict) else kind
-        field = (
-            msgspec.field(name=key) if is_strict else msgspec.field(name=key, default=defaults.get(key, msgspec.UNSET))
-        )
-        fields.append((f"f{number}", field_type if is_strict else field_type | None | msgspec.UnsetType, field))
+        field_type = _struct(kind, {}) if isinstance(kind, dict) else kind
+        field = msgspec.field(name=key, default=defaults.get(key, msgspec.UNSET))
+        fields.append((f"f{number}", field_type | None | msgspec.UnsetType, field))
     return msgspec.defstruct("Record", fields, gc=False, kw_only=True)
 
 

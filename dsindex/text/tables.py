@@ -120,13 +120,11 @@ def read_table_records(
 def _compare_rows(
     selection: Selection, condition: Condition, rows: pa.StructArray
 ) -> tuple[NDArray[np.bool_], dict[int, str]]:
-    """Tell which rows to keep, shape [rows], and why some of these are bad; odd values are compared by jq."""
+    """Tell which rows to keep, shape [rows], and why some of these are bad; jq judges rows with odd values."""
     values = selection.folder_values
     columns = {path: _compared_values(rows, path, values.get(path[0], UNSET)) for path in condition.paths}
-    odd = {row for column in columns.values() for row, value in enumerate(column) if type(value) not in RANKS}
-    for column in columns.values():
-        column[:] = [None if row in odd else value for row, value in enumerate(column)] if odd else column
     kept, failures = condition.holds(columns), dict[int, str]()
+    odd = {row for column in columns.values() for row, value in enumerate(column) if type(value) not in RANKS}
     if odd:
         odd_rows = zip(*map(json_values, rows.take(pa.array(odd)).flatten()), strict=True)
         lines = [encode_row(dict(zip(rows.type.names, row, strict=True))) for row in odd_rows]
@@ -137,26 +135,18 @@ def _compare_rows(
 
 
 def _compared_values(rows: pa.StructArray, path: Path, missing: object) -> list[Any]:
-    """Return the values at a path; a value that has no type of RANKS is odd."""
-    if (column := _find_column(rows.type, path)) is None:
-        return [missing] * len(rows)
-    if column != path:
-        return [...] * len(rows)
-    values = json_values(pc.struct_field(rows, list(path)))
+    """Return the values at a path; an odd value has no type of RANKS."""
+    column = rows
+    for name in path:
+        if not pa.types.is_struct(column.type):
+            return [...] * len(rows)
+        if not column.type.get_all_field_indices(name):
+            return [missing] * len(rows)
+        column = pc.struct_field(column, name)
+    values = json_values(column)
     return [
         read_decimal(repr(value)) if isinstance(value, float) and math.isfinite(value) else value for value in values
     ]
-
-
-def _find_column(kind: pa.DataType, path: Path) -> Path | None:
-    """Return the column at a path, or the one that holds it but is no struct; None if there is no such column."""
-    for depth, name in enumerate(path):
-        if not pa.types.is_struct(kind):
-            return path[:depth]
-        if (index := kind.get_field_index(name)) < 0:
-            return None
-        kind = kind.field(index).type
-    return path
 
 
 def read_table_lines(part: TextPart, file: Readable, *, block_bytes: int) -> Iterator[LineBlock]:
@@ -233,13 +223,13 @@ def _open_table(
     source = pa.PythonFile(file, mode="r")
     if format == "arrow-stream":
         stream = pa.ipc.open_stream(source)
-        _check_columns(path, stream.schema, columns, compared)
+        _check_columns(path, stream.schema, columns)
         return [file.size_bytes], lambda *_: enumerate(stream)
     if format == "arrow-file":
         batches = pa.ipc.open_file(source)
         num = batches.num_record_batches
         if num:
-            _check_columns(path, batches.schema, columns, compared)
+            _check_columns(path, batches.schema, columns)
         return [file.size_bytes // max(1, num)] * num, lambda begin, end, _: (
             (number, batches.get_batch(number)) for number in range(begin, end)
         )
@@ -248,9 +238,8 @@ def _open_table(
     opened = pq.ParquetFile(source, buffer_size=1 << 20, page_checksum_verification=True)
     if not opened.metadata.num_rows:  # an empty column may have any type
         return [0] * opened.metadata.num_row_groups, lambda *_: ()
-    _check_columns(path, opened.schema_arrow, columns, compared)
-    found = (_find_column(pa.struct(list(opened.schema_arrow)), each) for each in compared)
-    names = None if columns is None else [".".join(each) for each in (*columns.values(), *filter(None, found))]
+    _check_columns(path, opened.schema_arrow, columns)
+    names = None if columns is None else [*map(".".join, columns.values()), *(first for first, *_ in compared)]
     sizes = _sizes_of(opened, names)
 
     def read(begin: int, end: int, num_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -295,16 +284,16 @@ def _is_wanted(kind: pa.DataType) -> bool:
     return is_list(kind) and pa.types.is_integer(inner.value_type if is_list(inner) else inner)
 
 
-def _check_columns(path: str, schema: pa.Schema, columns: Columns | None, compared: Collection[Path] = ()) -> None:
-    """Check that a table has the wanted columns, and that values can be compared.
+def _check_columns(path: str, schema: pa.Schema, columns: Columns | None) -> None:
+    """Check that a table has the wanted columns.
 
     Raises:
         InputError: If a wanted column is missing, exists twice, or has another type. If all columns are wanted, if two
             have the same name, or a column has no form in JSON.
     """
     whole = pa.struct(list(schema))
-    names = {first for first, *_ in compared}
-    _require_json(path, whole if columns is None else pa.struct([field for field in schema if field.name in names]))
+    if columns is None:
+        _require_json(path, whole)
     for name, fields in (columns or {}).items():
         kind, got = whole, ""
         for field in fields:
@@ -388,7 +377,7 @@ def json_values(array: pa.Array) -> list[Any]:
     if types.is_dictionary(kind):
         if "view" in str(kind.value_type):  # dictionary_decode does not support views
             array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.large_binary()))
-        return json_values(array.dictionary_decode())
+        return json_values(array.dictionary_decode()) if len(array.dictionary) else [None] * len(array)
     if types.is_run_end_encoded(kind):
         return json_values(pc.run_end_decode(array))
     if types.is_struct(kind):

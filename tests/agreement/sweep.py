@@ -140,7 +140,7 @@ def table_points(part):
 
 
 def sampled_points(part, every):
-    """Every n-th code point, and the ends of the ranges in the table with their t.neighbours."""
+    """Every n-th code point, and the ends of the ranges in the table with their neighbours."""
     ends = {point for ends in read_ranges(DIFFERING[part]) for point in ends}
     near = {point + step for point in ends for step in (-1, 0, 1)}
     return sorted({*t.CODE_POINTS[::every], *near, *map(ord, t.CLASSES)}.intersection(t.CODE_POINTS))

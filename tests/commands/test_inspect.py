@@ -47,14 +47,11 @@ def inspect(cli, *arguments, code=0):
     return json.loads(cli(["inspect", *arguments, "--json"], code).out)
 
 
-def texts_of(seen):
-    return ["".join(piece["text"] or "?" for piece in excerpt["pieces"]) for excerpt in seen["excerpts"]]
-
-
 def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
     seen = inspect(cli, built)
     assert (seen["kind"], seen["facts"]["documents"], seen["findings"]) == ("MMIDIDX", 3, [])
-    assert [text.removesuffix("<|endoftext|>") for text in texts_of(seen)] == TEXTS
+    texts = ["".join(piece["text"] or "?" for piece in excerpt["pieces"]) for excerpt in seen["excerpts"]]
+    assert [text.removesuffix("<|endoftext|>") for text in texts] == TEXTS
     assert [excerpt["origin"]["source"]["line"] for excerpt in seen["excerpts"]] == [1, 2, 3]
     assert seen["lengths"]["documents"]["total"] == seen["facts"]["tokens"]
     found, shown = dsindex.inspect(built), io.StringIO()

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dsindex.cli.main import main
 from dsindex.commands.token_data import cut_pieces
 from dsindex.text.encoders import encode_by_reference
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
 from tests.support.golden import TOKENIZERS
-
-
-def test_fairseqs_index_is_named(tmp_path, capsys):
-    (tmp_path / "old.idx").write_bytes(b"TNTIDX\0\0" + bytes(40))
-    (tmp_path / "old.bin").write_bytes(bytes(8))
-    for command in ("inspect", "verify"):
-        assert main([command, str(tmp_path / "old")]) == 1
-        shown = "".join(capsys.readouterr())
-        assert "a TNTIDX index of fairseq, which --dataset-impl lazy or cached wrote" in shown
-        assert "MMIDIDX\n" not in shown
-
 
 FILES = {"m.model": sentencepiece_model("llama2"), "cl100k_base.tiktoken": tiktoken_file()}
 

@@ -31,10 +31,6 @@ def contents(folder="."):
     return {str(path): path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
 
 
-def datasets():
-    return {name: data for name, data in contents("out").items() if not name.endswith(".json")}
-
-
 def message(capsys):
     error = capsys.readouterr().err
     assert "Traceback" not in error

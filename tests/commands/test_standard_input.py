@@ -9,7 +9,6 @@ from dsindex.cli.main import main
 from tests.support.golden import OWN
 from tests.support.published import published
 
-ROOT = Path(__file__).parents[2]
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 TEXT = b"".join(LINES[:60])

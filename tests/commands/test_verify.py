@@ -26,7 +26,6 @@ from tests.support.jobs import config_of, run_config
 from tests.support.pbin_files import write_pbin
 from tests.support.published import move_tokenizer_away
 
-TOKENIZER = str(OWN.plain_tokenizer)
 TRUSTED = f"gigatoken {version('gigatoken')}, and with tokenizers {version('tokenizers')} where the two can differ"
 
 
@@ -56,11 +55,6 @@ def change_token(prefix, token, value):
     tokens.flush()
 
 
-def forge_digest(prefix):
-    """Make the manifest agree with changed tokens."""
-    edit_manifest(prefix, lambda m: m["content"]["digests"]["bin"].update(xxh3_128=digest_file(f"{prefix}.bin")))
-
-
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
 def test_build_is_intact_and_equals_its_source(engine, built):
     report = verify(built, against_source=True, engine=engine)
@@ -72,7 +66,7 @@ def test_build_is_intact_and_equals_its_source(engine, built):
 def test_first_document_that_differs_is_named_with_its_line(built, monkeypatch):
     monkeypatch.setattr("dsindex.commands.verify.SHARD_BYTES", 5000)
     change_token(built, 10000, 7)
-    forge_digest(built)
+    edit_manifest(built, lambda m: m["content"]["digests"]["bin"].update(xxh3_128=digest_file(f"{built}.bin")))
     [finding] = verify(built, against_source=True).findings
     document = open_documents(DetectedDataset(kind="MMIDIDX", path=built)).at(10000)
     assert f"document {document} differs from its source, {OWN.docs}, line {document + 1}: its token" in finding

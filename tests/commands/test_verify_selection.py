@@ -5,9 +5,8 @@ from itertools import product
 
 import pytest
 
-from dsindex.errors import InputError
 from dsindex.options.build import BuildConfig
-from tests.commands.pack.verifying import edit_manifest, verify
+from tests.commands.pack.verifying import verify
 from tests.support.jobs import config_of, run_config
 
 KEYS = {
@@ -48,11 +47,3 @@ def test_chosen_records_equal_their_source(case, sources, tmp_path):
     for dataset in run_config(config).datasets:
         report = verify(dataset.prefix, against_source=True)
         assert (report.findings, report.verdict) == ((), "intact"), dataset.prefix
-
-
-def test_keys_that_decided_are_needed(sources, tmp_path):
-    options = {"json_keys": ("text", "title"), "hold_out": 0.1, "output_prefix": f"{tmp_path}/d"}
-    prefix = run_config(config_of(BuildConfig, sources / "none.jsonl", **options)).datasets[0].prefix
-    edit_manifest(prefix, lambda manifest: manifest["run"]["plan"]["settings"].pop("json-keys"))
-    with pytest.raises(InputError, match="the manifest does not name all --json-keys of the build"):
-        verify(prefix, against_source=True)

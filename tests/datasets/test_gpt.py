@@ -105,24 +105,16 @@ def reference_resets(tokens):
 @settings(max_examples=25)
 @given(tokens=st.lists(st.sampled_from([1, 2, EOD]), min_size=1, max_size=12))
 def test_resets_at_eod_follow_the_slow_reference(tmp_path_factory, tokens):
-    dataset = dataset_of(tokens, tmp_path_factory)
-    sample = dataset[0]
+    prefix = write_dataset(tmp_path_factory.mktemp("eod") / "d", [[[*tokens, 1]]])
+    masks = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
+    indices = (np.array([0], np.int32), np.array([[0, 0], [0, len(tokens)]], np.int32), np.array([0], np.uint32))
+    options = SampleOptions(eod_token=EOD, **dict.fromkeys(masks, True))
+    sample = GPTDataset(IndexedDataset(prefix), *indices, sequence_length=len(tokens), options=options)[0]
     positions, forbidden = reference_resets(tokens)
     assert sample["position_ids"].tolist() == positions
     assert sample["attention_mask"].tolist() == [forbidden]
     assert sample["attention_mask"].dtype == np.bool_
     assert sample["loss_mask"].tolist() == [float(token != EOD) for token in tokens]
-
-
-def dataset_of(tokens, folders):
-    """One sample of these tokens and one more, cut from a dataset of all of them, written once."""
-    prefix = folders.getbasetemp() / f"eod-{'-'.join(map(str, tokens))}"
-    if not prefix.with_suffix(".idx").exists():
-        write_dataset(prefix, [[[*tokens, 1]]])
-    masks = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
-    indices = (np.array([0], np.int32), np.array([[0, 0], [0, len(tokens)]], np.int32), np.array([0], np.uint32))
-    options = SampleOptions(eod_token=EOD, **dict.fromkeys(masks, True))
-    return GPTDataset(IndexedDataset(prefix), *indices, sequence_length=len(tokens), options=options)
 
 
 DESCRIPTION = {

@@ -79,6 +79,10 @@ def convert():
     dsindex.convert("p.pbin", "converted")
 
 
+def read_options():
+    return BuildConfig(**option_names(read_yaml("build.yaml"), source="build.yaml"))
+
+
 DATASET = [
     lambda: read_documents("d_text_document"),
     lambda: dsindex.verify(["d_text_document"], cache="cache", **OPTIONS),
@@ -97,10 +101,7 @@ CALLS = {
     "pbin": PBIN,
     "raw index": [lambda: read_documents("lines.jsonl"), lambda: dsindex.inspect("lines.jsonl")],
     "journal": [lambda: dsindex.inspect("d.build")],
-    "yaml": [
-        lambda: read_instruction_config(Path("chat.yaml")),
-        lambda: BuildConfig(**option_names(read_yaml("build.yaml"), source="build.yaml")),
-    ],
+    "yaml": [lambda: read_instruction_config(Path("chat.yaml")), read_options],
 }
 
 

@@ -80,12 +80,6 @@ def test_the_first_faulty_line_is_an_error_and_nothing_is_left(tmp_path, monkeyp
     assert [file.name for file in tmp_path.iterdir()] == ["lines.jsonl"]
 
 
-def test_an_empty_file_is_refused_unless_lines_may_be_dropped(tmp_path):
-    with pytest.raises(InputError, match="the file is empty"):
-        index_of(tmp_path, b"")
-    assert index_of(tmp_path, b"", drop=True) == pickle.dumps([], protocol=4)
-
-
 @pytest.mark.parametrize(("data", "message"), [
     (gzip.compress(b"{}\n"), "gzip data, in which no line has an offset\nhint: unpack it"),
     ("{}\n".encode("utf-16"), "text in UTF-16, not UTF-8\nhint: convert it"),

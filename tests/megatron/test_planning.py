@@ -87,10 +87,8 @@ def slow_blend(weights, size, limits=None):
     taken = [0] * len(weights)
     drawn = []
     for sample in range(size):
-        lags = [
-            -np.inf if limits and taken[d] >= limits[d] else weight * max(float(sample), 1.0) - float(taken[d])
-            for d, weight in enumerate(weights)
-        ]
+        lags = [weight * max(float(sample), 1.0) - float(num) for weight, num in zip(weights, taken, strict=True)]
+        lags = [-np.inf if limits and taken[d] >= limits[d] else lag for d, lag in enumerate(lags)]
         dataset = lags.index(max(lags))
         drawn.append((dataset, taken[dataset]))
         taken[dataset] += 1

@@ -92,10 +92,8 @@ _OWN, _CORPUS = GOLDEN / "tokenizers", SHARED / "corpus"
 OWN = _golden_set("own", texts=GOLDEN, outputs=GOLDEN, plain=_OWN / "plain", bos=_OWN / "bos")
 GOLDEN_SETS = [OWN]
 if SHARED_GOLDEN.is_dir():
-    _TEXTS = SHARED / "golden"
-    GOLDEN_SETS.append(
-        _golden_set("shared", texts=_TEXTS, outputs=SHARED_GOLDEN, plain=_CORPUS / "gpt2", bos=_CORPUS / "bos8k")
-    )
+    _PLACES = {"texts": SHARED / "golden", "outputs": SHARED_GOLDEN}
+    GOLDEN_SETS.append(_golden_set("shared", **_PLACES, plain=_CORPUS / "gpt2", bos=_CORPUS / "bos8k"))
 FAST = GoldenRun(name="fast", folder=GOLDEN, input=GOLDEN / "fast.jsonl", tokenizer=OWN.plain_tokenizer)
 """The run of preprocess_data_fast.py, which writes a text without tokens as a document with only EOD."""
 

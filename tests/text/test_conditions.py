@@ -153,7 +153,7 @@ def test_values_of_folders_are_compared(tmp_path):
 @pytest.mark.parametrize("where", [
     ".text | length > 9", ".a[0] == 1", ".a?", ".a == .b", '.a == "\\u0041"', ".a == en", ".a // 1 == 1", ". == 1",
     "true", '.a | has("b")', '.a | IN("x") and .b', ".a ==", "(.a", ".a == 1 == true", "(" * 101 + ".a" + ")" * 101,
-    '.a | test("x")', ".größe", "has(1)", "IN(.a)(1)", ".a | IN(1,)", ".a |", "1 == .a", ".a == [1]", ".a -1 == 2",
+    '.a | test("x")', ".größe", "has(1)", "IN(.a; 1)", ".a | IN(1,)", ".a |", "1 == .a", ".a == [1]", ".a -1 == 2",
     ".a = 1 | .a", "",
 ])  # fmt: skip
 def test_every_other_expression_is_left_to_jq(where):

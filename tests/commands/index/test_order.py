@@ -22,10 +22,6 @@ def arrays(folder):
     return {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in sorted(Path(folder).glob("*.npy"))}
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in Path(folder).glob("*")}
-
-
 def document_index(folder, split="train"):
     (path,) = Path(folder).glob(f"*-{split}-document_index.npy")
     return np.load(path)
@@ -180,11 +176,9 @@ SCHEDULE = {**FIRST, "num_samples": "201", "blend_schedule": "0:90,10 50%:50,50"
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"consumed_samples": 100}, "100 is not a multiple of --global-batch-size 24"),
-    ({"seq_length": 60}, r"samples have 30 tokens in .*, not 60"),
     ({"continue_from": "elsewhere"}, "elsewhere: "),
     ({"consumed_samples": 9600}, "9600"),
-    ({"data_path": ["1", "web"]}, "books, of which the first job read 38 samples, is missing"),
-], ids=["batch", "length", "no-cache", "too-many", "left-out"])  # fmt: skip
+], ids=["batch", "no-cache", "too-many"])  # fmt: skip
 def test_a_run_that_cannot_go_on_is_refused(changes, message):
     indexed(**FIRST)
     with pytest.raises((DsindexError, ValueError), match=message):

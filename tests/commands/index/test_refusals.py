@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from dsindex.cli.render import describe
-from dsindex.errors import DsindexError, InputError, LimitError, OutputError, UsageError
+from dsindex.errors import DsindexError, InputError, LimitError, UsageError
 from tests.commands.index.index_jobs import index, indexed
-from tests.support.datasets import write_dataset
 
 REFUSED = {
     "no-file": ({"data_path": ["nowhere"]}, InputError,
@@ -51,23 +50,6 @@ def test_refusal(folder, changes, error, message):
     with pytest.raises(error, match=message):
         indexed(**changes)
     assert not (folder / "cache").exists()
-
-
-def test_caches_that_do_not_fit_on_the_disk_are_refused(folder, monkeypatch):
-    monkeypatch.setattr("dsindex.commands.index.free_bytes", lambda _: 1000)
-    with pytest.raises(OutputError, match=r"cache: the caches need .* kB, but 1.0 kB are free\nhint: make room, or"):
-        indexed()
-    assert not (folder / "cache").exists()
-
-
-def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder):
-    write_dataset(folder / "tight", [[[1] * 121]])  # just the 4 samples that its weight asks for
-    with pytest.raises(LimitError, match="draws 5 samples from tight, which has only 4"):
-        indexed(
-            data_path=["2", "web", "7", "tight", "2", "books"], epochs=None, num_samples="6", split="1",
-            mid_level_dataset_surplus=0,
-        )  # fmt: skip
-    assert not list((folder / "cache").glob("*Blended*"))
 
 
 def explained(**changes):
