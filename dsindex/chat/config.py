@@ -16,15 +16,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 import msgspec
 from msgspec import structs
 
-from dsindex.chat.conversations import DEFAULT_ROLES, RESERVED_VARIABLES, ConversationReader, Learn, Reasoning
 from dsindex.errors import InputError
 from dsindex.store.config_files import parse_yaml, read_yaml
 from dsindex.store.local import open_file
-from dsindex.text.jq import parse_mask_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+CALL_ROLES = frozenset({"function_call", "tool_call"})
+"""Roles of turns whose text consists of tool calls."""
+DEFAULT_ROLES: Mapping[str, str] = {
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "model", *CALL_ROLES), "assistant"),
+    **dict.fromkeys(("tool", "observation", "tool_response"), "tool"),
+    **{role: role for role in ("system", "developer", "function", "ipython")},
+}
+"""Role in a record (upper or lower case) -> role in chat templates."""
+RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
+"""Template variables that neither a configuration nor `chat_template_kwargs` may set."""
 
 # dsindex ships chat templates for the most common model families; a configuration refers to them by name.
 #
@@ -149,9 +158,9 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Role in a record -> role in the template, added to the usual roles. A record with an unknown role is bad."""
     assistant_role: str = "assistant"
     """The mapped role of replies. A reply ends an exchange, and a long conversation is split between exchanges."""
-    learn: Learn = "all"
+    learn: Literal["all", "last_turn"] = "all"
     """Train on all replies, or only on the replies after the last user message."""
-    reasoning: Reasoning = "learn"
+    reasoning: Literal["learn", "mask", "drop"] = "learn"
     """Train on reasoning (`reasoning_content`, `<think>`), mask it, or drop it from the messages."""
     unwritten: Literal["count", "refuse"] = "count"
     """If the template leaves out a part of a record, such as its reasoning: count the record, or treat it as bad."""
@@ -171,29 +180,10 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return {**DEFAULT_ROLES, **self.role_mapping}
 
     @property
-    def reader(self) -> ConversationReader:
-        """Reader of conversations, set up by the options above."""
-        return ConversationReader(
-            roles=self.roles,
-            assistant_role=self.assistant_role,
-            learn=self.learn,
-            reasoning=self.reasoning,
-            turns_key=self.turns_field,
-        )
-
-    @property
     def markers(self) -> dict[str, str]:
         """Option name -> text of the markers around trainable text; empty if `{% generation %}` marks it."""
         names = ("b_include_to_loss_token", "e_include_to_loss_token")
         return {name: text for name in names if (text := getattr(self, name)) is not None}
-
-    @property
-    def lenient_fields(self) -> frozenset[str]:
-        """Fields of `message_construction` that a record may lack."""
-        if self.optional_fields is not None:
-            return frozenset(self.optional_fields)
-        masks = [parse_mask_pattern(pattern) for pattern in self.loss_masking_jq_patterns]
-        return frozenset(mask.field for mask in masks if mask.rest == "true")
 
     def __post_init__(self) -> None:
         if self.message_construction:

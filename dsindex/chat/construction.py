@@ -93,6 +93,8 @@ class MessageConstruction:
                     f"loss_masking_jq_patterns: {mask.pattern!r} masks the field {mask.field!r}, which is not in "
                     f"message_construction ({', '.join(names)})"
                 )
+        masked = [mask.field for mask in self._masks if mask.rest == "true"]
+        self._optional = frozenset(masked if config.optional_fields is None else config.optional_fields)
         spans = {_spans_of(name): pattern for name, pattern in config.loss_masking_spans.items()}
         self._patterns = Patterns(self._fields | spans, self._masks)
         self._config = config
@@ -112,7 +114,7 @@ class MessageConstruction:
             value = answers.value(name)
             if value is not None:
                 fields[name] = value
-            elif name not in self._config.lenient_fields:
+            elif name not in self._optional:
                 raise RecordProblem(
                     "missing-field",
                     f"field {name!r}: the pattern `{pattern}` matches nothing; add the field to `optional_fields` if "
@@ -218,24 +220,3 @@ def _cut_part(part: PromptPart) -> Iterator[Segment]:
             if text:
                 yield Segment(text=text, trainable=trainable)
         position = max(position, end)
-
-
-def group_exchanges(parts: Sequence[PromptPart]) -> list[list[int]]:
-    """Divide a conversation into exchanges: each masked message that follows a trainable one begins an exchange.
-
-    Args:
-        parts: The parts of one record.
-
-    Returns:
-        Positions of the messages of each exchange; text fields belong to no exchange.
-    """
-    groups: list[list[int]] = []
-    answered = True
-    for number, part in enumerate(parts):
-        if not part.is_message:
-            continue
-        if (answered and not part.trainable) or not groups:
-            groups.append([])
-        groups[-1].append(number)
-        answered = part.trainable
-    return groups

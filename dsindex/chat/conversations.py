@@ -12,8 +12,9 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from dsindex.chat.config import CALL_ROLES, RESERVED_VARIABLES, InstructionConfig
 from dsindex.chat.thoughts import (
     THINK,
     CharacterSpan,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 Message = dict[str, Any]
-Learn = Literal["all", "last_turn"]
-Reasoning = Literal["learn", "mask", "drop"]
 
 TURN_KEYS = ("messages", "conversations", "conversation")
 """Keys under which a record may have its list of turns."""
@@ -53,20 +52,20 @@ TEXT_KEYS = ("content", "value")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 """Keys of a message's reasoning, in transformers' order of precedence. A template may read any of them, so the
 reasoning is passed under all three."""
-CALL_ROLES = frozenset({"function_call", "tool_call"})
-"""Roles of turns whose text consists of tool calls."""
 ARGUMENT_KEYS = ("arguments", "parameters")
-DEFAULT_ROLES: Mapping[str, str] = {
-    **dict.fromkeys(("user", "human"), "user"),
-    **dict.fromkeys(("assistant", "gpt", "model", *CALL_ROLES), "assistant"),
-    **dict.fromkeys(("tool", "observation", "tool_response"), "tool"),
-    **{role: role for role in ("system", "developer", "function", "ipython")},
-}
-"""Role in a record (upper or lower case) -> role in chat templates."""
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of tool results. They do not end a turn: the model continues after them."""
 
-MESSAGE_KEYS = ("tools", "functions", "function_calls", "documents", "reasoning_details", "refusal")
+MESSAGE_KEYS = (
+    "tools",
+    "functions",
+    "function_calls",
+    "documents",
+    "reasoning_details",
+    "refusal",
+    "thinking_blocks",
+    "label",
+)
 """Keys of a message that few templates write; a record gets a note if it has one that its template never mentions."""
 
 LEARN_KEYS: Mapping[str, bool] = {
@@ -86,8 +85,6 @@ MASKED_ROLE_KEY = "mask"
 MEDIA_KEYS = frozenset({"images", "image", "videos", "video", "audios", "audio", "image_url"})
 VARIABLE_KEYS: Mapping[str, type] = {"enable_thinking": bool, "reasoning_effort": str}
 """Keys of a record that are passed as template variables, as in verl's data -> their types."""
-RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
-"""Template variables that neither a configuration nor `chat_template_kwargs` may set."""
 
 # Notes about a conversation. Any other note is the name of a key that the template does not use.
 TRAINED_QUESTION = "a user turn marked for training"
@@ -127,22 +124,18 @@ class Conversation:
     """Notes about what was changed or left out; the manifest counts them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationReader:
-    """Reads conversations from records, with the options of one configuration."""
+    """Reads conversations from records.
 
-    roles: Mapping[str, str] = field(default_factory=lambda: DEFAULT_ROLES)
-    """Role in a record -> role in a message."""
-    assistant_role: str = "assistant"
-    """Role of replies, after mapping."""
-    learn: Learn = "all"
-    """`last_turn` trains only on the replies after the last message that is neither a reply nor a tool result."""
-    reasoning: Reasoning = "learn"
-    """`drop` removes reasoning from the messages."""
-    turns_key: str | None = None
-    """Key under which a record has its list of turns; None for TURN_KEYS."""
-    tag_pairs: tuple[TagPair, ...] = (THINK,)
-    """Tags that the template in use puts around thoughts."""
+    Args:
+        config: Roles, the key of the turns, and what to train on.
+        tag_pairs: Tags that the template in use puts around thoughts.
+    """
+
+    def __init__(self, config: InstructionConfig | None = None, tag_pairs: tuple[TagPair, ...] = (THINK,)) -> None:
+        self._config, self._tag_pairs = config or InstructionConfig(), tag_pairs
+        self._roles, self._reply_role = self._config.roles, self._config.assistant_role
+        self._drops_reasoning = self._config.reasoning == "drop"
 
     def read_line(self, line: bytes) -> Conversation:
         """Read a conversation from one line of JSON.
@@ -172,7 +165,7 @@ class ConversationReader:
         notes: set[str] = set()
         turns, num_prompt_turns = self._find_turns(record, notes)
         if (masked_role := record.get(MASKED_ROLE_KEY)) is not None:
-            masked_role = map_role(require(masked_role, str, "`mask`"), self.roles, "`mask`")
+            masked_role = map_role(require(masked_role, str, "`mask`"), self._roles, "`mask`")
         messages: list[Message] = []
         trained: set[int] = set()
         spans_by_position: dict[int, Sequence[CharacterSpan]] = {}
@@ -193,14 +186,14 @@ class ConversationReader:
             messages.append(message)
             if spans:
                 spans_by_position[position] = spans
-            if role == self.assistant_role and is_wanted:
+            if role == self._reply_role and is_wanted:
                 trained.add(position)
         if read_flag(record, "") is False or any(record.get(key) is False for key in UNWANTED_KEYS):
             raise RecordProblem("no-trained-tokens", "a key of the record says that it is not to be trained on")
         for position, added in calls.items():
             _add_calls(messages[position], added, notes)
         trained = self._keep_wanted(messages, trained)
-        num_replies = [message["role"] for message in messages].count(self.assistant_role)
+        num_replies = [message["role"] for message in messages].count(self._reply_role)
         return Conversation(
             messages=messages,
             variables=_read_variables(record),
@@ -212,8 +205,8 @@ class ConversationReader:
     def _is_wanted(self, turn: Mapping[str, Any], role: str, number: int, notes: set[str]) -> bool:
         """Return whether a turn may be trained on: true unless one of its flags forbids it."""
         flag = read_flag(turn, f"message {number}: ")
-        if flag is False and role not in {self.assistant_role, *_NEVER_TRAINED}:
-            what = f"its role {role!r} is not the role of replies, {self.assistant_role!r}; set `assistant_role`"
+        if flag is False and role not in {self._reply_role, *_NEVER_TRAINED}:
+            what = f"its role {role!r} is not the role of replies, {self._reply_role!r}; set `assistant_role`"
             raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
         if flag is True and role == "user":
             notes.add(TRAINED_QUESTION)
@@ -221,21 +214,22 @@ class ConversationReader:
 
     def _keep_wanted(self, messages: Sequence[Message], trained: set[int]) -> set[int]:
         """Remove the replies that `learn` masks, or that are empty without their reasoning."""
-        if self.learn == "last_turn":
-            first = last_turn([message["role"] for message in messages], self.assistant_role)
+        if self._config.learn == "last_turn":
+            first = last_turn([message["role"] for message in messages], self._reply_role)
             trained = {number for number in trained if number >= first}
             if not trained:
-                what = f"no message of the last turn has the role of replies, {self.assistant_role!r}"
+                what = f"no message of the last turn has the role of replies, {self._reply_role!r}"
                 raise RecordProblem("no-trained-tokens", f"nothing is trained on: {what}; set `assistant_role`")
-        if self.reasoning == "drop":  # a reply that was only a thought is empty now
+        if self._drops_reasoning:  # a reply that was only a thought is empty now
             trained = {n for n in trained if "tool_calls" in messages[n] or content_text(messages[n]).strip()}
         return trained
 
     def _find_turns(self, record: Mapping[str, Any], notes: set[str]) -> tuple[list[Any], int]:
         """Return the turns of a record, at least one, and how many of them belong to the prompt."""
-        keys = TURN_KEYS if self.turns_key is None else (self.turns_key,)
+        own_key = self._config.turns_field
+        keys = TURN_KEYS if own_key is None else (own_key,)
         key = next((key for key in keys if record.get(key) is not None), None)
-        pair = None if key is not None or self.turns_key is not None else find_pair(record)
+        pair = None if key is not None or own_key is not None else find_pair(record)
         ignored = {*IGNORED_KEYS}
         if key is not None:
             turns, num_prompt_turns = _read_turns(record[key], key), 0
@@ -245,7 +239,7 @@ class ConversationReader:
             ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
-            needed, found = " or ".join(keys) + ("" if self.turns_key else pairs), show_value(", ".join([*record][:8]))
+            needed, found = " or ".join(keys) + ("" if own_key else pairs), show_value(", ".join([*record][:8]))
             raise RecordProblem("missing-field", f"no conversation: it needs the key {needed}; its keys are {found}")
         if not turns:
             raise RecordProblem("no-turns", "the conversation has no messages")
@@ -265,9 +259,9 @@ class ConversationReader:
         turn = require(turn, dict, where := f"message {number}")
         name = message_role(turn, number)
         is_call = name.lower() in CALL_ROLES
-        role = self.assistant_role if is_call else map_role(name, self.roles, where)
+        role = self._reply_role if is_call else map_role(name, self._roles, where)
         text = turn.get("content", turn.get("value"))
-        if len(turn) == 2 and isinstance(text, str) and not is_call and self.reasoning != "drop":
+        if len(turn) == 2 and isinstance(text, str) and not is_call and not self._drops_reasoning:
             return {"role": role, "content": text}, False
         message: Message = {"role": role}
         for key, value in turn.items():
@@ -294,14 +288,15 @@ class ConversationReader:
         if _is_empty(given):
             message.pop("tool_calls", None)
         if "tool_calls" in message:
-            message["tool_calls"] = read_objects(given, f"{where}: `tool_calls`")
+            calls = read_objects(given, f"{where}: `tool_calls`")
+            message["tool_calls"] = [change_call(call, arguments=_find_arguments(function_of(call))) for call in calls]
         elif is_call and (text := content_text(message)).strip():
-            before, message["tool_calls"], is_reordered = _parse_calls(text, where, self.tag_pairs)
+            before, message["tool_calls"], is_reordered = _parse_calls(text, where, self._tag_pairs)
             notes.update([REORDERED_REPLY] if is_reordered else [])
             del message["content"]
             if before:
                 message["content"] = before
-        elif (is_call or message["role"] == self.assistant_role) and any(key in message for key in ARGUMENT_KEYS):
+        elif (is_call or message["role"] == self._reply_role) and any(key in message for key in ARGUMENT_KEYS):
             call = {key: message.pop(key) for key in ("name", *ARGUMENT_KEYS) if key in message}
             message["tool_calls"] = [_read_call(call, where)]
         given = parse_json(message.get("function_call"))  # OpenAI's older form of `tool_calls`
@@ -318,15 +313,15 @@ class ConversationReader:
         given = [key for key in REASONING_KEYS if key in message]
         for key in given:
             require(message[key], str, f"message {number}: `{key}`")
-        if self.reasoning != "drop":
+        if not self._drops_reasoning:
             for key in REASONING_KEYS if given else ():
                 message.setdefault(key, message[given[0]])
             return
         for key in given:
             del message[key]
-        if message["role"] == self.assistant_role and ("content" in message or given):
+        if message["role"] == self._reply_role and ("content" in message or given):
             text = content_text(message)
-            kept = drop_thoughts(text, self.tag_pairs)
+            kept = drop_thoughts(text, self._tag_pairs)
             notes.update([OTHER_THOUGHTS] if has_other_tags(kept) else [])
             if kept != text or "content" not in message:
                 message["content"] = kept
@@ -413,14 +408,14 @@ def map_role(role: str, roles: Mapping[str, str], where: str) -> str:
 
 
 def parse_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
-    """Parse a text that is a JSON list or object; return any other value unchanged.
+    """Parse a text that is a JSON list, object or null; return any other value unchanged.
 
     Datasets store such values as text because an Arrow column cannot hold objects with different keys.
 
     >>> parse_json('[{"name": "f"}]'), parse_json("f"), parse_json(3)
     ([{'name': 'f'}], 'f', 3)
     """
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+    if isinstance(value, str) and (value.lstrip()[:1] in ("[", "{") or value.strip() == "null"):
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
@@ -564,6 +559,19 @@ def function_of(call: dict[str, Any]) -> dict[str, Any]:
     return function if isinstance(function, dict) else call
 
 
+def change_call(call: dict[str, Any], **changes: object) -> dict[str, Any]:
+    """Return a call with some values of its function replaced."""
+    own = function_of(call)
+    changed = {**own, **changes}
+    return changed if own is call else {**call, "function": changed}
+
+
+def _find_arguments(function: Mapping[str, Any]) -> object:
+    """Return the arguments of a call; `{}` if there are none, which some APIs write as null or an empty text."""
+    given = (function.get(key) for key in ARGUMENT_KEYS)
+    return next((value for value in given if parse_json(value) not in (None, "")), {})
+
+
 def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
     """Merge tool-call turns into the reply before them, including their texts and thoughts."""
     before = content_text(reply)
@@ -651,9 +659,8 @@ def _read_call(call: object, where: str) -> dict[str, Any]:
     function = function_of(outer)
     if not isinstance(function.get("name"), str):
         raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
-    arguments: object = next((function[key] for key in ARGUMENT_KEYS if function.get(key) is not None), {})
     extra = {key: value for key, value in outer.items() if key in ("id", "index")}
-    described = {"name": function["name"], "arguments": parse_json(arguments)}
+    described = {"name": function["name"], "arguments": parse_json(_find_arguments(function))}
     return {**extra, "type": "function", "function": described}
 
 
@@ -712,13 +719,14 @@ def masked_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
 def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
     variables: dict[str, Any] = {}
     for key in ("tools", "documents"):
-        value = record.get(key)
+        value = parse_json(record.get(key))
         # Many datasets store tools as JSON text, because an Arrow column cannot hold objects with different keys.
         # There, a row without tools has an empty text.
         if value is not None and not (isinstance(value, str) and not value.strip()):
             variables[key] = read_objects(value, f"`{key}`")
-    if "tools" not in variables and record.get("functions"):  # OpenAI's older form of `tools`
-        functions = read_objects(record["functions"], "`functions`")
+    functions = parse_json(record.get("functions"))  # OpenAI's older form of `tools`
+    if "tools" not in variables and functions:
+        functions = read_objects(functions, "`functions`")
         variables["tools"] = [{"type": "function", "function": function} for function in functions]
     given = require(parse_json(record.get("chat_template_kwargs")) or {}, dict, "`chat_template_kwargs`")
     for name in RESERVED_VARIABLES:

@@ -17,13 +17,13 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from dsindex.chat.config import InstructionConfig, control_tokens
-from dsindex.chat.construction import MessageConstruction, group_exchanges
+from dsindex.chat.construction import MessageConstruction
 from dsindex.chat.conversations import (
     MESSAGE_KEYS,
     OTHER_THOUGHTS,
@@ -31,6 +31,7 @@ from dsindex.chat.conversations import (
     REASONING_KEYS,
     TOOL_ROLES,
     UNTRAINED_END,
+    ConversationReader,
     check_text,
     content_text,
     function_of,
@@ -44,7 +45,6 @@ from dsindex.chat.tokens import (
     FastTexts,
     MarkedText,
     MaskedTokens,
-    encode_with_reference,
     mask_between_markers,
     read_chat_files,
 )
@@ -54,6 +54,7 @@ from dsindex.text.tokenizer import find_tokenizer, shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
     from numpy.typing import NDArray
 
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
 
     Source = MarkedText | list[Segment]
     """The untokenized form of one sequence: a text with its trainable spans, or segments."""
+    Prompt: TypeAlias = "_Chat | _Constructed"
+    """A record that was read and can be laid out, as a whole or some of its messages."""
 
 _T = TypeVar("_T")
 
@@ -94,22 +97,6 @@ class EncodedConversation:
     def fingerprint(self) -> bytes:
         """16-byte hash of the content, for `split_by_hash`."""
         return fingerprint_content(self.content)
-
-
-class _Prompt(Protocol):
-    """A record that was read and can be laid out, as a whole or some of its messages."""
-
-    content: object
-    has_special: bool
-    notes: tuple[str, ...]
-
-    def lay_out(self, chosen: Sequence[int] | None = None) -> Source:
-        """Return the source of the whole record, or of its prompt and the chosen messages."""
-        ...
-
-    def exchanges(self) -> list[list[int]]:
-        """Return the positions of the messages of each exchange."""
-        ...
 
 
 class InstructionEncoder:
@@ -141,11 +128,11 @@ class InstructionEncoder:
         self.tag_pairs = find_tag_pairs("\n".join([*sources, *tokenizer.special_contents()]))
         """Tags that may surround thoughts in replies."""
         own_keys = () if self._template is None else MESSAGE_KEYS
-        self.unread_keys = {key for key in own_keys if not any(key in source for source in sources)}
+        self.unread_keys = {key for key in own_keys if not re.search(rf"\.{key}\b|['\"]{key}['\"]", "\n".join(sources))}
         """Keys of messages that the template never mentions, so their values are not written."""
         blocks = (rf"{re.escape(opening)}\s*{re.escape(closing)}\s*" for opening, closing in self.tag_pairs)
         self.empty_thought = re.compile("|".join(blocks))
-        self._reader = replace(config.reader, tag_pairs=self.tag_pairs)
+        self._reader = ConversationReader(config, self.tag_pairs)
 
     def why_not_fast(self) -> str | None:
         """Return why the fast engine cannot make this configuration's masks; None if it can, or is not used."""
@@ -180,7 +167,7 @@ class InstructionEncoder:
         Yields:
             For each record, the result of `encode`, or the problem that `encode` would raise.
         """
-        prompts: list[_Prompt | RecordProblem] = []
+        prompts: list[Prompt | RecordProblem] = []
         sources: list[Source] = []
         for line in lines:
             try:
@@ -202,7 +189,7 @@ class InstructionEncoder:
             except RecordProblem as problem:
                 yield problem
 
-    def _read_line(self, line: bytes) -> _Prompt:
+    def _read_line(self, line: bytes) -> Prompt:
         if self._template is not None:
             return _Chat(self, self._template, self._reader.read_line(line))
         record = parse_record(line)
@@ -210,7 +197,7 @@ class InstructionEncoder:
             check_text(text)
         return _Constructed(self, self._construction, self._construction.read(record))
 
-    def _finish(self, prompt: _Prompt, whole: MaskedTokens) -> EncodedConversation:
+    def _finish(self, prompt: Prompt, whole: MaskedTokens) -> EncodedConversation:
         if not whole.mask.any():
             raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
         sequences, limit, cut = [whole], self.config.max_length, 0
@@ -229,7 +216,7 @@ class InstructionEncoder:
             notes=prompt.notes,
         )
 
-    def _shorten(self, prompt: _Prompt, whole: MaskedTokens, limit: int) -> tuple[list[MaskedTokens], int]:
+    def _shorten(self, prompt: Prompt, whole: MaskedTokens, limit: int) -> tuple[list[MaskedTokens], int]:
         """Truncate or split a conversation to sequences of at most `limit` tokens; also count the tokens left out."""
         if self.config.too_long == "refuse":
             raise RecordProblem(
@@ -248,7 +235,7 @@ class InstructionEncoder:
             raise RecordProblem("no-trained-tokens", "nothing is trained on in any of the parts")
         return kept, sum(len(part.tokens) for part in sequences) - sum(len(part.tokens) for part in kept)
 
-    def _split(self, prompt: _Prompt, limit: int) -> list[MaskedTokens]:
+    def _split(self, prompt: Prompt, limit: int) -> list[MaskedTokens]:
         """Divide the exchanges, in order, into sequences, each with as many exchanges as fit."""
         exchanges, sequences, first = prompt.exchanges(), [], 0
         if not exchanges:
@@ -296,11 +283,9 @@ class InstructionEncoder:
             sources: Either all MarkedText or all lists of segments.
         """
         try:
-            if not sources:
-                return []
-            if isinstance(sources[0], list):
-                return self._tokenize_segments([source for source in sources if isinstance(source, list)])
-            return self._tokenize_texts([source for source in sources if isinstance(source, MarkedText)])
+            texts = [source for source in sources if isinstance(source, MarkedText)]
+            segments = [source for source in sources if isinstance(source, list)]
+            return [*self._tokenize_texts(texts), *self._tokenize_segments(segments)]
         except UnencodableError as error:
             if len(sources) == 1:
                 return [RecordProblem("not-encodable", next(iter(error.reasons.values())))]
@@ -313,9 +298,7 @@ class InstructionEncoder:
                 mask_between_markers(ids, begin_id=begin_id, end_id=end_id)
                 for ids in self._encode([text.text for text in texts])
             ]
-        if self._fast is not None:
-            return self._fast.encode_spans(texts)
-        return [encode_with_reference(self._tokenizer, text) for text in texts]
+        return (self._fast or self._tokenizer).encode_spans(texts)
 
     def _tokenize_segments(self, sequences: Sequence[Sequence[Segment]]) -> list[MaskedTokens]:
         texts = [segment.text for sequence in sequences for segment in sequence if segment.special is None]
@@ -366,14 +349,10 @@ class _Chat:
         An exchange begins at each message that follows a reply and is neither a reply nor a tool result.
         """
         messages, assistant = self._conversation.messages, self._encoder.config.assistant_role
-        groups: list[list[int]] = []
-        first = _num_system(messages)
-        for number in range(first, len(messages)):
-            follows_reply = number > first and messages[number - 1]["role"] == assistant
-            if not groups or (follows_reply and messages[number]["role"] not in {assistant, *TOOL_ROLES}):
-                groups.append([])
-            groups[-1].append(number)
-        return groups
+        numbers = range(_num_system(messages), len(messages))
+        replies = {number for number in numbers if messages[number]["role"] == assistant}
+        results = {number for number in numbers if messages[number]["role"] in TOOL_ROLES}
+        return _group_exchanges(numbers, replies, replies | results)
 
     def _find_spans(self, rendered: Rendered, kept: Sequence[int]) -> Iterator[CharacterSpan]:
         """Yield the trainable spans: the generated text of the replies to train on, minus masked spans."""
@@ -443,13 +422,11 @@ class _Chat:
         notes = {name for name in variables if name not in _DATA and name not in self._template.names}
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
         for message in self._conversation.messages:
-            if not has_content(message, texts["content"]):
-                notes.add("content")
-            if len(message) > 2:
-                notes.update(self._find_unwritten(message, texts))
-        for name, is_written in _DATA.items():
-            if name in variables and not is_written(variables[name], texts[name]):
-                notes.add(name)
+            for name in _WRITTEN if len(message) > 2 else ("content",):
+                if not _WRITTEN[name](message, texts[name]):
+                    notes.add(name)
+            notes.update(key for key in self._encoder.unread_keys if message.get(key))
+        notes.update(name for name, is_written in _DATA.items() if not is_written(variables, texts[name]))
         yield from sorted(notes)
         if _has_quoted_arguments(self._conversation.messages, text):
             yield QUOTED_ARGUMENTS
@@ -457,18 +434,6 @@ class _Chat:
             yield OTHER_THOUGHTS
         if spans and not self._encoder.config.markers and self._is_end_untrained(text, *spans[-1]):
             yield UNTRAINED_END
-
-    def _find_unwritten(self, message: Message, texts: Mapping[str, SearchedText]) -> Iterator[str]:
-        """Yield the keys of a message, other than `content`, whose values the template does not write."""
-        for key, value in message.items():
-            if key in REASONING_KEYS:
-                if value.strip() not in texts[REASONING_KEYS[0]]:
-                    yield REASONING_KEYS[0]
-            elif key == "tool_calls":
-                if not _has_names(value, texts[key]):
-                    yield key
-            elif key in self._encoder.unread_keys and value:
-                yield key
 
     def _is_end_untrained(self, text: str, begin: int, end: int) -> bool:
         """Tell whether a special token follows the last trained span, and that span does not end with one."""
@@ -491,15 +456,25 @@ def _has_quoted_arguments(messages: Sequence[Message], text: str) -> bool:
     return any(json.dumps(own, ensure_ascii=False) in searched for own in given if isinstance(own, str) and '"' in own)
 
 
-def _has_documents(documents: Sequence[Mapping[str, Any]], text: SearchedText) -> bool:
-    values = [[own for own in document.values() if isinstance(own, str)] for document in documents[:_CHECKED_DOCUMENTS]]
+def _has_documents(variables: Mapping[str, Any], text: SearchedText) -> bool:
+    documents = variables.get("documents", ())[:_CHECKED_DOCUMENTS]
+    values = [[own for own in document.values() if isinstance(own, str)] for document in documents]
     return all(any(own.strip() in text for own in texts) for texts in values)
 
 
 _CHECKED_DOCUMENTS = 100
 """How many documents of a record are searched for in its text: a missing one costs a search of the whole text."""
-_DATA: dict[str, Callable[[Any, SearchedText], bool]] = {"tools": _has_names, "documents": _has_documents}
-"""Variable of a record -> function that tells whether a text contains its value."""
+_DATA: dict[str, Callable[[Mapping[str, Any], SearchedText], bool]] = {
+    "tools": lambda variables, text: _has_names(variables.get("tools", ()), text),
+    "documents": _has_documents,
+}
+"""Variable of a record -> function that tells whether a text contains its value, if there is one."""
+_WRITTEN: dict[str, Callable[[Mapping[str, Any], SearchedText], bool]] = {
+    "content": has_content,
+    REASONING_KEYS[0]: lambda message, text: all(message.get(key, "").strip() in text for key in REASONING_KEYS),
+    "tool_calls": lambda message, text: _has_names(message.get("tool_calls", ()), text),
+}
+"""Note about a message -> function that tells whether a text contains the data in question, if there are any."""
 
 
 class _Constructed:
@@ -523,8 +498,20 @@ class _Constructed:
         return self._construction.lay_out(kept)
 
     def exchanges(self) -> list[list[int]]:
-        """Divide the messages into exchanges, as `group_exchanges` does."""
-        return group_exchanges(self._parts)
+        """Divide the messages into exchanges: each masked message that follows a trainable one begins an exchange."""
+        messages = [number for number, part in enumerate(self._parts) if part.is_message]
+        trained = {number for number in messages if self._parts[number].trainable}
+        return _group_exchanges(messages, trained, trained)
+
+
+def _group_exchanges(numbers: Sequence[int], replies: set[int], continuations: set[int]) -> list[list[int]]:
+    """Divide messages into exchanges: one begins at each message that follows a reply and does not continue it."""
+    groups: list[list[int]] = []
+    for previous, number in zip((None, *numbers), numbers, strict=False):
+        if previous is None or (previous in replies and number not in continuations):
+            groups.append([])
+        groups[-1].append(number)
+    return groups
 
 
 def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTemplate:

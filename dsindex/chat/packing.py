@@ -77,24 +77,20 @@ def assemble_block(
     all_tokens = np.full(sequence_length, pad_id, dtype=np.int64)
     targets = np.full(sequence_length, pad_id, dtype=np.int64)
     loss_mask = np.zeros(sequence_length, dtype=np.float32)
-    position_ids = np.zeros(sequence_length, dtype=np.int64)
-    for (tokens, mask), begin, next_begin in zip(
-        conversations, boundaries[:-1].tolist(), boundaries[1:].tolist(), strict=True
-    ):
+    for (tokens, mask), begin in zip(conversations, boundaries.tolist(), strict=False):
         end = begin + len(tokens)
         all_tokens[begin:end] = tokens
         targets[begin : end - 1] = tokens[1:]
         loss_mask[begin : end - 1] = mask[1:]
-        position_ids[begin:next_begin] = np.arange(next_begin - begin)
-    position_ids[total:] = np.arange(sequence_length - total)
     rest = [sequence_length] if total < sequence_length else []
+    cu_seqlens = np.append(boundaries, np.array(rest, np.int32))
     return Block(
         tokens=all_tokens,
         targets=targets,
         loss_mask=loss_mask,
-        position_ids=position_ids,
+        position_ids=np.arange(sequence_length) - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens)),
         sequence_boundaries=boundaries,
-        cu_seqlens=np.append(boundaries, np.array(rest, np.int32)),
+        cu_seqlens=cu_seqlens,
         cu_seqlens_unpadded=np.append(unpadded, unpadded[-1:] if rest else unpadded[:0]),
     )
 

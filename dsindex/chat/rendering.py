@@ -14,11 +14,12 @@ it is made.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import KeysView, ValuesView
 from collections.abc import Set as AbstractSet
-from itertools import product
+from itertools import chain, product
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,7 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace, _PassArg, missing
 from jinja2.visitor import NodeTransformer
 
-from dsindex.chat.conversations import TOOL_ROLES, function_of, parse_json
+from dsindex.chat.conversations import TOOL_ROLES, change_call, function_of, parse_json
 from dsindex.chat.replies import Rendered, ReplyFinder, Span
 from dsindex.chat.thoughts import THINK, find_thoughts
 from dsindex.errors import InputError, RecordProblem
@@ -177,9 +178,9 @@ class ChatTemplate:
         problem: RecordProblem | None = None
         tried: list[list[dict[str, Any]]] = []
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
-        for change_content, change_call in product((None, _as_text, _as_parts), (None, _other_arguments)):
+        for change_content, change_calls in product((None, _as_text, _as_parts), (None, _other_arguments)):
             # Copy each message: positions are looked up by id(message), and a caller may pass the same object twice.
-            fitting = [_change(message, change_content, change_call) for message in map(dict, messages)]
+            fitting = [_change(message, content=change_content, tool_calls=change_calls) for message in messages]
             if fitting in tried:
                 continue
             tried.append(fitting)
@@ -215,14 +216,10 @@ class ChatTemplate:
             raise RecordProblem("template-failed", f"the chat template {reason}")
 
 
-def _change(
-    changed: dict[str, Any], change_content: Callable[[Any], Any] | None, change_call: Callable[[Any], Any] | None
-) -> dict[str, Any]:
-    if change_content and changed.get("content") is not None:
-        changed["content"] = change_content(changed["content"])
-    if change_call and changed.get("tool_calls"):
-        changed["tool_calls"] = [change_call(call) for call in changed["tool_calls"]]
-    return changed
+def _change(message: Mapping[str, Any], **changes: Callable[[Any], Any] | None) -> dict[str, Any]:
+    """Return a copy of a message with functions applied to its values."""
+    changed = {key: change(message[key]) for key, change in changes.items() if change and message.get(key) is not None}
+    return {**message, **changed}
 
 
 class SearchedText:
@@ -265,12 +262,11 @@ def _as_text(content: Any) -> Any:  # noqa: ANN401 - as above
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
-def _other_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    """Return a call with its arguments converted from JSON text to an object, or from an object to JSON text."""
-    own = function_of(call)
-    given = own.get("arguments")
-    other = {**own, "arguments": parse_json(given) if isinstance(given, str) else _tojson(given)}
-    return {**call, "function": other} if own is not call else other
+def _other_arguments(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return calls with their arguments converted from JSON text to an object, or from an object to JSON text."""
+    given = [function_of(call).get("arguments") for call in calls]
+    others = [parse_json(value) if isinstance(value, str) else _tojson(value) for value in given]
+    return [change_call(call, arguments=other) for call, other in zip(calls, others, strict=True)]
 
 
 def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Rendered:
@@ -280,7 +276,7 @@ def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Re
     """
     kept, spans, position, limit = [], [], 0, _MAX_VALUE
     begin, message = -1, -1
-    for piece in pieces:
+    for piece in chain(pieces, [] if has_ends else [f"{_BEGIN}-1"]):
         if _BEGIN <= piece < _AFTER_MARKS:
             if begin >= 0 and has_ends == (piece != _END):
                 break
@@ -294,8 +290,6 @@ def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Re
                 budget.take(len(piece))
     if begin >= 0 and has_ends:
         raise TemplateError("it leaves a generation block before its end (break, continue?)")
-    if begin >= 0:
-        spans.append(Span(begin, position, None if message < 0 else message))
     return Rendered("".join(kept), spans)
 
 
@@ -599,7 +593,7 @@ def _make_environment(date: datetime.date | None) -> ImmutableSandboxedEnvironme
     } | {_BEGIN: _begin_generation, _STEP: _step, _CONCAT: _concat, _COUNT: _count, _ITEMS: _items}
     environment.globals["namespace"] = _Namespace
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _clock(date)
+    environment.globals["strftime_now"] = functools.partial(_format_date, date)
     # A function instead of the class: `dict.update(messages[0], ...)` would bypass the immutable sandbox.
     environment.globals["dict"] = lambda *pairs, **names: dict(*pairs, **names)
     del environment.globals["lipsum"]
@@ -637,15 +631,10 @@ def _count_steps(tree: nodes.Template) -> None:
         found.body.insert(0, nodes.ExprStmt(step, lineno=found.lineno))
 
 
-def _clock(date: datetime.date | None) -> Callable[[str], str]:
-    def strftime_now(date_format: str) -> str:
-        if date is None:
-            raise TemplateError(
-                "it asks for today's date; set `template_date`, since output must not depend on the day"
-            )
-        return date.strftime(date_format)
-
-    return strftime_now
+def _format_date(date: datetime.date | None, date_format: str) -> str:
+    if date is None:
+        raise TemplateError("it asks for today's date; set `template_date`, since output must not depend on the day")
+    return date.strftime(date_format)
 
 
 def _needed_variables(tree: nodes.Template) -> frozenset[str]:

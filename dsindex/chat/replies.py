@@ -19,9 +19,11 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from itertools import groupby, takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsindex.chat.conversations import function_of, last_turn
+from dsindex.chat.conversations import change_call, function_of, last_turn
 from dsindex.chat.thoughts import TAG_PAIRS
 from dsindex.errors import RecordProblem
 
@@ -101,8 +103,9 @@ class ReplyFinder:
         for place, owner in zip(self._places, self._owners, strict=True):
             own[owner].append(place)
         written: defaultdict[int | None, list[Span]] = defaultdict(list)
-        for span in _join_neighbours(outputs):
-            written[span.message].append(span)
+        for message, run in groupby((span for span in outputs if span.begin < span.end), key=attrgetter("message")):
+            first, *others = run
+            written[message].append(first._replace(end=[first, *others][-1].end))
         spans: list[Span] = []
         for number in self._replies:
             if number in written:
@@ -185,10 +188,8 @@ class ReplyFinder:
         key = before[-1]["role"] if before else ""
         if key not in self._headers:
             without, prompted = self._render_part(before, False).pieces(), self._render_part(before, True).pieces()
-            num_equal = next(
-                (at for at, (one, other) in enumerate(zip(without, prompted, strict=False)) if one != other),
-                len(without),
-            )
+            pairs = zip(without, prompted, strict=False)
+            num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             prompt = "".join(text for text, _ in prompted[num_equal:])
             opener = _OPENER.search(prompt)
             self._headers[key] = prompt[: opener.start()] if opener else prompt, prompt
@@ -241,16 +242,6 @@ def _agree(text: str, last: int, end: int, tail: str) -> bool:
     return tail.startswith(written) and rest is not None and other is not None and rest[0] != other[0]
 
 
-def _join_neighbours(outputs: Sequence[Span]) -> list[Span]:
-    spans: list[Span] = []
-    for output in outputs:
-        if spans and spans[-1].message == output.message:
-            spans[-1] = spans[-1]._replace(end=output.end)
-        elif output.begin < output.end:
-            spans.append(output)
-    return spans
-
-
 def _mark(message: Message, number: int) -> Message:
     """Return a message with sentinels around each of its texts, inside surrounding blanks and between thought tags.
 
@@ -285,12 +276,11 @@ def _mark_call(call: dict[str, Any], mark: Callable[[Any], Any], sentinel: str) 
     arguments = own.get("arguments")
     if isinstance(arguments, str):
         # Put the sentinels inside the braces: templates test whether the arguments begin with `{`.
-        marked = {**own, "arguments": arguments[:1] + sentinel + arguments[1:-1] + sentinel + arguments[-1:]}
+        marked = arguments[:1] + sentinel + arguments[1:-1] + sentinel + arguments[-1:]
     else:
-        marked = {**own, "arguments": mark(arguments)}
-        if marked == own:
-            marked["name"] = mark(own.get("name"))
-    return marked if own is call else {**call, "function": marked}
+        marked = mark(arguments)
+    name = own.get("name")
+    return change_call(call, arguments=marked, name=mark(name) if marked == arguments else name)
 
 
 def _show(text: str) -> str:

@@ -155,6 +155,20 @@ class ChatTokenizer:
         """
         return TokenBatch.of(encode_by_reference(self._data, texts, add_special_tokens=False))
 
+    def encode_spans(self, texts: Sequence[MarkedText]) -> list[MaskedTokens]:
+        """Tokenize each text separately, and mask the tokens without a trainable character.
+
+        Raises:
+            UnencodableError: If the library fails on one of the texts.
+        """
+        found = []
+        for text in texts:
+            encoded = self.encode(text.text)
+            spans = np.array([span for span in text.spans if span[0] < span[1]], np.int64).reshape(-1, 2)
+            begins, ends = encoded.offsets.T
+            found.append(MaskedTokens(tokens=encoded.ids, mask=mask_from_spans(begins, ends, spans)))
+        return found
+
     def special_id(self, name: str, text: str) -> int:
         """Return the id of a special token.
 
@@ -339,7 +353,7 @@ class FastTexts:
             placed = is_placed[number] and self._is_unchanged(rendered.encoded)
             if placed and not _is_audited(rendered.encoded):
                 continue
-            wanted = encode_with_reference(self._reference, rendered)
+            [wanted] = self._reference.encode_spans([rendered])
             if placed and not _are_equal(found[number], wanted):
                 raise differing_tokens(self._tokenizer, self._engine, rendered.text)
             found[number] = wanted
@@ -379,14 +393,6 @@ class FastTexts:
         for token in added:
             lengths[token["id"]] = len(token["content"].encode())
         return lengths
-
-
-def encode_with_reference(tokenizer: ChatTokenizer, text: MarkedText) -> MaskedTokens:
-    """Tokenize a text with the reference, and mask the tokens without a trainable character by their offsets."""
-    encoded = tokenizer.encode(text.text)
-    spans = np.array([span for span in text.spans if span[0] < span[1]], np.int64).reshape(-1, 2)
-    begins, ends = encoded.offsets.T
-    return MaskedTokens(tokens=encoded.ids, mask=mask_from_spans(begins, ends, spans))
 
 
 def _places_of_spans(texts: Sequence[MarkedText], bases: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -99,7 +99,8 @@ def convert_to_pbin(
     """
     dataset = IndexedDataset(prefix)
     if reason := _why_not(dataset, flatten=flatten):
-        raise FormatError(f"{prefix}.idx: {reason}")
+        what, _, hint = reason.partition("; ")
+        raise FormatError(f"{prefix}.idx: {what}", hint=hint or None)
     token_bytes = dataset.dtype.itemsize if version.names_token_size else 4
     header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=dataset.num_tokens * token_bytes)
     _write_pbin(output, header, [documents_of(dataset)], seed)

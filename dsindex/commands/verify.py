@@ -504,7 +504,7 @@ def _selection_of(prefix: str, manifest: Manifest) -> Selection | None:
     """
     content, options = manifest.content, manifest.content.options
     if options.instruction is not None:
-        hint = "run the same command with another --output-prefix and compare the two with --same-as"
+        hint = "build it again under another name and compare: dsindex verify A --same-as B"
         raise InputError(f"{prefix}: instruction data cannot be compared with its source", hint=hint)
     if options.jq_pattern is not None:
         return open_pattern(options.jq_pattern)

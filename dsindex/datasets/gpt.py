@@ -279,7 +279,8 @@ class GPTDataset(MegatronSamples):
             add_extra_token = record is None or record.settings.extra_token
         if prefix is None:
             prefix = str(description["dataset_path"])
-            require_confirmed(prefix, [path], hint="give the path of the dataset: --data-path, in Python prefix=")
+            hint = "give the path of the dataset: inspect --data-path, trace --prefix, in Python prefix="
+            require_confirmed(prefix, [path], hint=hint)
         return cls(
             IndexedDataset(prefix, check=check, by_documents=description["class"] == MAXTEXT_CLASS),
             *map(files_of(path).array, GPT_ARRAYS),

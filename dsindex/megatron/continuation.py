@@ -89,7 +89,7 @@ def plan_over_time(
     requested = size if blend is None else blend.requested or size
     if consumed >= max(requested, 1):
         what = f"{consumed} is not below the {requested} samples of this job, which include the first job's"
-        raise InputError(f"--consumed-samples: {what}", hint="request more with --train-samples or --train-iters")
+        raise InputError(f"--consumed-samples: {what}", hint="request more, counted from the first job on")
     first, olds = (None, []) if continue_from is None else read_first_job(continue_from)
     numbers, taken = ([], [0] * len(members)) if first is None else _match(first, olds, members, consumed)
     curve = constant_curve([1.0] if blend is None else blend.weights, size)

@@ -122,7 +122,7 @@ def _check_tokenizer(tokenizer: JobTokenizer) -> None:
     if pattern is not None and pattern not in MEGATRON_PATTERNS:
         raise UsageError(f"--tiktoken-pattern: {pattern!r} is not v1 or v2")
     if tokenizer.legacy_tokenizer:
-        hint = "start the job once, and give a description.txt of it as --like"
+        hint = "start the job once, and give a description.txt of it as --like, in place of --megatron-release"
         raise UsageError("--legacy-tokenizer: the names of its caches do not follow from flags", hint=hint)
     for name in _NEEDED.get(kind, ()):
         if not getattr(tokenizer, name):

@@ -527,7 +527,7 @@ class _Planner:
             return self._blended(datasets, split, lengths, None, None)
         if size > sum(lengths):
             what = f"{size} of the {sum(lengths)} samples were requested, so the job would run out of data"
-            raise LimitError(f"{place}: {what}", hint="request at most that many, or use weights")
+            raise LimitError(f"{place}: {what}", hint="request at most that many (--num-samples), or use weights")
         return self._blended(datasets, split, normalise(list(lengths)), size, size)
 
     def _plan_dataset(self, prefix: str, split: int, num_samples: int | None) -> GPTCache:

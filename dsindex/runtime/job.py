@@ -440,7 +440,7 @@ def _take_over(job: Job) -> None:
     if journal.has_work and began.output_prefix != prefix and (settings or inputs):
         raise PlanError(
             f"{job.work_dir}: this work folder belongs to another build, of {began.output_prefix}",
-            hint=f"choose another --work-dir, or give that build up: rm -r {job.work_dir}",
+            hint="choose another --work-dir, or remove this folder to give that build up",
         )
     if settings and journal.has_work and not job.config.replace:
         raise PlanError(

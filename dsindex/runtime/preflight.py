@@ -290,4 +290,4 @@ def require_room(needs: Mapping[str, int], *, what: str) -> None:
         needed = sum(needs[each] for each in disks if disks[each] == disk)
         if needed > (free := free_bytes(folder)):
             sizes = f"about {format_size(needed)} are needed for {what}, {format_size(free)} are free"
-            raise OutputError(f"{folder}: {sizes}", hint="make room, or choose another --output-prefix or --work-dir")
+            raise OutputError(f"{folder}: {sizes}", hint="make room, or move the output or --work-dir elsewhere")

@@ -65,6 +65,12 @@ _WHOLE_LIST = re.compile(
     re.VERBOSE,
 )
 """Matches the start of a filter for whole lists, which would fail on a single message."""
+_HINTS = {
+    r"&&|\|\|": "jq writes `and` and `or`",
+    "'": "a text is in double quotes",
+    r"\bin\b|\w +IN\b": 'write `(.lang | IN("en", "de"))` for one of several values',
+}
+"""Sign of a mistake in a program that does not compile → hint."""
 _SHOWN_CHARACTERS = 1000
 """Limit on jq's error messages, which may quote the record."""
 
@@ -291,9 +297,8 @@ def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[s
         ) from error
     if isinstance(answers, str):
         undefined = re.search(r"(\w+)/0 is not defined", answers)
-        hint = f"for a key of the record, write .{undefined[1]}" if undefined else None
-        if "&&" in pattern or "||" in pattern:
-            hint = "jq writes `and` and `or`"
+        hint = 'for a key of the record, write .{0}; for a text, "{0}"'.format(undefined[1]) if undefined else None
+        hint = next((hint for sign, hint in _HINTS.items() if re.search(sign, pattern)), hint)
         raise InputError(f"jq pattern {pattern!r}: {_shorten(answers)}", hint=hint)
     return list(map(marshal.loads, answers))
 

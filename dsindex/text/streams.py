@@ -20,7 +20,7 @@ from dsindex.formats.dtypes import starts_of
 from dsindex.store.errors import reading
 from dsindex.store.json_text import encode_json
 from dsindex.store.read import input_status, opened_input
-from dsindex.text.compressed import PIECE_BYTES, decode
+from dsindex.text.compressed import HEAD_BYTES, PIECE_BYTES, decode, detect_container, require_known
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.input_format import TextPart
 
@@ -313,14 +313,18 @@ def find_lines(path: str, *, drop_faulty_entries: bool = False) -> tuple[NDArray
     with opened_input(part) as file:
         if part.size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line
             raise InputError(f"{path}: the file is empty", hint="index it with --drop-faulty-entries")
+        head = file.read_at(HEAD_BYTES, 0)
+        require_known(path, head, container := detect_container(head))
+        if container != "plain":
+            raise InputError(f"{path}: {container} data, in which no line has an offset", hint="unpack it")
         for block in read_lines(part, file, block_bytes=_JSON_BLOCK_BYTES, max_line_bytes=part.size_bytes):
             pairs = np.stack((block.offsets, block.sizes), axis=1)
             # A BOM is part of its line: json.loads must judge it.
             wrong = [number for number in range(len(pairs)) if not is_json(block.line(number))]
             if wrong and not drop_faulty_entries:
                 what = "not JSON" if block.line(wrong[0]).strip(b"\r") else "a blank line"
-                reason = f"{what}; fix it, or leave such lines out with --drop-faulty-entries"
-                raise BadRecordError(path, int(pairs[wrong[0], 0]), reason, num_lines + wrong[0] + 1)
+                hint = "fix it, or leave such lines out with --drop-faulty-entries"
+                raise BadRecordError(path, int(pairs[wrong[0], 0]), what, num_lines + wrong[0] + 1, hint=hint)
             faulty += [(num_lines + number + 1, int(pairs[number, 0])) for number in wrong]
             num_lines += len(pairs)
             kept.append(np.delete(pairs, wrong, axis=0))

@@ -166,8 +166,9 @@ def read_rank_file(file: str, content: bytes, family: str | None) -> tuple[Tikto
     if family is None and suffix == ".tiktoken" and stem in _FAMILIES:
         family = stem
     if family not in _FAMILIES:
+        families = ", ".join(_FAMILIES)
         what = "it has no pattern and special tokens" if family is None else f"unknown encoding {family!r}"
-        raise TokenizerError(f"{file}: {what}", hint=f"name them with --tiktoken-encoding: {', '.join(_FAMILIES)}")
+        raise TokenizerError(f"{file}: {what}", hint=f"choose with `dsindex build --tiktoken-encoding`: {families}")
     ranks = _collect_ranks(line.split(b" ") for line in content.splitlines() if line)
     if family in _ENCODINGS:
         pattern, special = _ENCODINGS[family]

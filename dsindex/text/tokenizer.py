@@ -18,6 +18,7 @@ import json
 import math
 import os
 import re
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -297,7 +298,7 @@ def _find_file(path: str, *, wants_model: bool) -> str:
         return os.path.join(path, wanted[0])
     shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
     what = "not exactly one *.model" if wants_model else "no tokenizer.json"
-    hint = "pass a file of it, or vocab.json and merges.txt with --vocab-file and --merge-file"
+    hint = "pass a file of it; `dsindex build` also reads vocab.json and merges.txt: --vocab-file and --merge-file"
     if foreign := _FOREIGN.intersection(names):
         hint = f"pass the tokenizer.json of this model; {min(foreign)} needs its publisher's code, which is not run"
     raise TokenizerError(f"{path}: the folder has {what}, but {shown}", hint=hint)
@@ -469,7 +470,7 @@ def _read_tokenizer_json(path: str, file: str, content: bytes) -> Tokenizer:
         if missing is not None:
             raise ValueError(f"{missing!r} is missing there")
     except ValueError as error:
-        hint = f"use --tokenizer-model {file} for the tokenizer.json alone"
+        hint = f"use --tokenizer-model {shlex.quote(file)} for the tokenizer.json alone"
         raise TokenizerError(f"{path}: its files disagree with its tokenizer.json: {error}", hint=hint) from error
     if tokens:
         added = {token["content"]: token for token in document.added_tokens or []}

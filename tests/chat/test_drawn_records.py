@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dsindex.chat import conversations as c
-from dsindex.chat.config import parse_config
+from dsindex.chat.config import CALL_ROLES, parse_config
 from dsindex.chat.conversations import ConversationReader
 from dsindex.chat.encode import InstructionEncoder
 from dsindex.chat.thoughts import TAG_PAIRS
@@ -41,7 +41,7 @@ def draw_step(rng, word):
     turns = [{"role": "assistant", "content": word()}] if rng.random() < 0.7 else []
     for _ in range(rng.randrange(not turns, 4)):
         call = json.dumps({"name": word(), rng.choice(c.ARGUMENT_KEYS): rng.choice([{"a": word()}, '{"a": 1}'])})
-        turn = {"role": rng.choice([*c.CALL_ROLES]), "content": call}
+        turn = {"role": rng.choice([*CALL_ROLES]), "content": call}
         if rng.random() < 0.6:
             before, after = (rng.choice(["", word(), f"<think>{word()}</think>", f"{word()}</think>"]) for _ in "ab")
             turn["content"] = f"{before}<tool_call> {call} </tool_call>{after}"

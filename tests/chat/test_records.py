@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from dsindex.chat.config import InstructionConfig
 from dsindex.chat.conversations import (
     LEARN_KEYS,
     TRAINED_QUESTION,
@@ -20,6 +21,8 @@ TURNS = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]
 PARTS = [{"type": "text", "text": "a", "image_url": None}, {"type": "text", "text": "b"}]
 THOUGHT = {"reasoning_content": "t", "thinking": "t", "reasoning": "t"}
 
+NO_ARGUMENTS = ({}, {"arguments": None}, {"arguments": ""}, {"arguments": "null"}, {"arguments": {}})
+
 
 def call(arguments=CITY, **more):
     return {**more, "type": "function", "function": {"name": "f", "arguments": arguments}}
@@ -30,7 +33,7 @@ def calling(*calls, **more):
 
 
 def read(record, **options):
-    return ConversationReader(**options).read(record)
+    return ConversationReader(InstructionConfig(**options)).read(record)
 
 
 SHAPES = {
@@ -77,6 +80,10 @@ SHAPES = {
                                [{"role": "assistant", **THOUGHT, "thinking": "b"}]),
     "calls of JSON": ({"messages": [{"role": "assistant", "tool_calls": [json.dumps(call())]}]}, [calling(call())]),
     "null argument": ({"messages": [calling(call({"a": None}))]}, [calling(call({"a": None}))]),
+    "no arguments": ({"messages": [calling({"name": "f", **own}) for own in NO_ARGUMENTS]},
+                     [calling({"name": "f", "arguments": {}})] * len(NO_ARGUMENTS)),
+    "parameters of a call": ({"messages": [calling({"name": "f", "parameters": CITY})]},
+                             [calling({"name": "f", "parameters": CITY, "arguments": CITY})]),
     "former function_call": ({"messages": [{"role": "assistant", "content": None,
                                             "function_call": {"name": "f", "arguments": json.dumps(CITY)}}]},
                              [calling(call())]),
@@ -109,8 +116,7 @@ def test_turn_of_a_call_is_a_call(form, role):
     text, arguments = CALLS[form]
     record = {"conversations": [{"from": "human", "value": "Hi"}, {"from": role, "value": text}]}
     assert read(record).messages == [USER, calling(*map(call, arguments))]
-    mapped = {**ConversationReader().roles, role: "assistant"}
-    assert read(record, roles=mapped).messages == [USER, calling(*map(call, arguments))]
+    assert read(record, role_mapping={role: "assistant"}).messages == [USER, calling(*map(call, arguments))]
 
 
 @pytest.mark.parametrize("key", LEARN_KEYS)
@@ -163,10 +169,11 @@ def test_trained_replies_need_the_role_of_replies():
     assert read({"prompt": [USER, REPLY, USER], "completion": [REPLY]}).trained == {3}
     bot, roles = {"role": "bot", "content": "x"}, {"user": "user", "bot": "Bot"}
     with pytest.raises(RecordProblem, match=r"message 2: .* its role 'Bot' is not the role of replies"):
-        read({"messages": [USER, {**bot, "weight": 0}]}, roles=roles)
+        read({"messages": [USER, {**bot, "weight": 0}]}, role_mapping=roles)
     with pytest.raises(RecordProblem, match="no message of the last turn has the role of replies"):
-        read({"messages": [USER, bot]}, roles=roles, learn="last_turn")
-    assert read({"messages": [USER, bot] * 2}, roles=roles, learn="last_turn", assistant_role="Bot").trained == {3}
+        read({"messages": [USER, bot]}, role_mapping=roles, learn="last_turn")
+    options = {"role_mapping": roles, "learn": "last_turn", "assistant_role": "Bot"}
+    assert read({"messages": [USER, bot] * 2}, **options).trained == {3}
 
 
 SPANS = {
@@ -233,9 +240,9 @@ def test_what_cannot_be_read_is_named(fault):
 
 
 def test_turns_may_have_a_key_of_their_own():
-    assert read({"dialog": TURNS, "messages": 1}, turns_key="dialog").messages == [USER, REPLY]
+    assert read({"dialog": TURNS, "messages": 1}, turns_field="dialog").messages == [USER, REPLY]
     with pytest.raises(RecordProblem, match="needs the key dialog; its keys are 'prompt, completion'"):
-        read({"prompt": "Hi", "completion": "Yo"}, turns_key="dialog")
+        read({"prompt": "Hi", "completion": "Yo"}, turns_field="dialog")
 
 
 def test_lone_surrogates_are_bad():
@@ -253,8 +260,15 @@ def test_variables_of_a_record_are_those_of_its_template():
         expected = {"enable_thinking": False, "tools": tools, "documents": documents}
         assert read({**record, "enable_thinking": column}).variables == expected
     assert read({"messages": [USER], "enable_thinking": False}).variables == {"enable_thinking": False}
-    given = {"messages": [USER], "tools": " ", "documents": None, "chat_template_kwargs": '{"a": 1}'}
-    assert read(given).variables == {"a": 1}
+    for blank in (" ", "null"):
+        given = {
+            "messages": [USER],
+            "tools": blank,
+            "functions": "null",
+            "documents": None,
+            "chat_template_kwargs": '{"a": 1}',
+        }
+        assert read(given).variables == {"a": 1}
     assert read({"messages": [USER], "tools": []}).variables == {"tools": []}
     functions = [{"type": "function", "function": tools[0]}]
     assert read({"messages": [USER], "functions": tools}).variables == {"tools": functions}

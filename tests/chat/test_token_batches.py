@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from dsindex.chat import tokens as token_batches
 from dsindex.chat.config import check_config
 from dsindex.chat.encode import InstructionEncoder, make_instruction_encoder, make_recipe
-from dsindex.chat.tokens import ChatTokenizer, FastTexts, MarkedText, encode_with_reference
+from dsindex.chat.tokens import ChatTokenizer, FastTexts, MarkedText
 from dsindex.errors import TokenizerError
 from dsindex.text.engines import PATTERNS, choose_engine
 from tests.support.chat_tokenizers import LINES, SPECIAL
@@ -95,7 +95,7 @@ def test_masks_are_those_of_the_reference(kind, marked):
     fast, reference = fast_of(kind), reference_of(kind)
     found = fast.encode_spans([MarkedText.of(*each) for each in marked])
     for (text, spans), got in zip(marked, found, strict=True):
-        wanted = encode_with_reference(reference, MarkedText.of(text, spans))
+        [wanted] = reference.encode_spans([MarkedText.of(text, spans)])
         assert (got.tokens.tolist(), got.mask.tolist()) == (wanted.tokens.tolist(), wanted.mask.tolist())
 
 

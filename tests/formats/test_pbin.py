@@ -6,13 +6,7 @@ import pytest
 
 from dsindex.commands.convert import join_pbin_files
 from dsindex.errors import FormatError, LimitError, OutputError
-from dsindex.formats.pbin import (
-    PBIN_VERSIONS,
-    PbinHeader,
-    open_tokens,
-    read_document_lengths,
-    read_pbin_header,
-)
+from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, open_tokens, read_document_lengths, read_pbin_header
 from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
 
 SHAPES = [(version, size) for version in VERSION_NAMES for size in ([4] if version == "spec" else [1, 2, 4])]
@@ -42,12 +36,6 @@ def test_header_refuses_sizes_that_an_era_lacks():
         PbinHeader(version=PBIN_VERSIONS["spec"], token_bytes=2, data_bytes=0).to_bytes()
     with pytest.raises(LimitError, match="1, 2 or 4 bytes"):
         PbinHeader(version=PBIN_VERSIONS["current"], token_bytes=3, data_bytes=0).to_bytes()
-
-
-def test_another_era_than_the_named_one_is_refused(tmp_path):
-    path = write_pbin(tmp_path / "x.pbin", DOCUMENTS, version="current")
-    with pytest.raises(FormatError, match="of version current, not spec\nhint: leave out --pbin-era"):
-        read_pbin_header(path, version=PBIN_VERSIONS["spec"])
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)

@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 import pickle
@@ -43,10 +44,7 @@ def test_create_raw_index_gives_the_bytes_of_modalities(tmp_path):
     assert (account.num_entries, account.num_dropped) == (216, 0)
 
 
-@given(
-    st.lists(st.sampled_from([b"{}", b"", b" ", b"{", b'{"a": "\xff"}', b"\r", b'{"text": "x"}'])),
-    st.booleans(),
-)
+@given(st.lists(st.sampled_from([b"{}", b"", b" ", b"{", b'{"a": "\xff"}', b"\r", b'{"text": "x"}'])), st.booleans())
 def test_create_raw_index_drops_what_modalities_drops(tmp_path_factory, lines, newline):
     data = b"\n".join(lines) + (b"\n" if newline and lines else b"")
     index = index_of(tmp_path_factory.getbasetemp(), data, drop=True)
@@ -71,7 +69,7 @@ def test_lines_are_judged_as_json_loads_does(line):
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    (b"{}\n{\n[\n", "lines.jsonl, line 2: not JSON; fix it, .* --drop-faulty-entries"),
+    (b"{}\n{\n[\n", "lines.jsonl, line 2: not JSON\nhint: fix it, .* --drop-faulty-entries"),
     (b"{}\n{}\n\r\n", "lines.jsonl, line 3: a blank line"),
 ])  # fmt: skip
 @pytest.mark.parametrize("block_bytes", [3, 4 << 20])
@@ -82,10 +80,14 @@ def test_the_first_faulty_line_is_an_error_and_nothing_is_left(tmp_path, monkeyp
     assert [file.name for file in tmp_path.iterdir()] == ["lines.jsonl"]
 
 
-def test_an_empty_file_is_refused_unless_lines_may_be_dropped(tmp_path):
-    with pytest.raises(InputError, match="the file is empty"):
-        index_of(tmp_path, b"")
-    assert index_of(tmp_path, b"", drop=True) == pickle.dumps([], protocol=4)
+@pytest.mark.parametrize(("data", "message"), [
+    (gzip.compress(b"{}\n"), "gzip data, in which no line has an offset\nhint: unpack it"),
+    ("{}\n".encode("utf-16"), "text in UTF-16, not UTF-8\nhint: convert it"),
+    (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+])  # fmt: skip
+def test_a_file_whose_lines_would_all_be_dropped_is_refused(tmp_path, data, message):
+    with pytest.raises(InputError, match=message):
+        index_of(tmp_path, data, drop=True)
 
 
 @pytest.mark.parametrize("content", [b"MMIDIDX\0\0", pickle.dumps([(0, 1)], protocol=4), b"{}\n"])

@@ -14,7 +14,7 @@ import pytest
 from dsindex.chat import config as named_templates
 from dsindex.chat.conversations import ConversationReader
 from dsindex.chat.rendering import ChatTemplate
-from dsindex.chat.tokens import MarkedText, encode_with_reference
+from dsindex.chat.tokens import MarkedText
 from dsindex.errors import InputError, RecordProblem
 from tests.support.chat_tokenizers import train
 from tests.support.drawn_chats import NUM_CONVERSATIONS, draw
@@ -74,7 +74,7 @@ def encode_here(template, tokenizer, record):
     except RecordProblem:
         return None
     spans = [(begin, end) for begin, end, _ in rendered.spans]
-    found = encode_with_reference(tokenizer, MarkedText.of(rendered.text, spans))
+    [found] = tokenizer.encode_spans([MarkedText.of(rendered.text, spans)])
     return found.tokens.tolist(), found.mask.tolist()
 
 

@@ -61,7 +61,7 @@ TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte i
 
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("tokenizer.model", SENTENCEPIECE, "not a SentencePiece model: "),
-    ("tokenizer.model", TIKTOKEN, "no pattern and special tokens\nhint: name them with --tiktoken-encoding: gpt2, "),
+    ("tokenizer.model", TIKTOKEN, "special tokens\nhint: choose with `dsindex build --tiktoken-encoding`: gpt2, "),
     ("gpt2.tiktoken", b"IQ== 0\nIQ= 1\n", "entry 1 is not a token in base64 and its rank: .*b'IQ='"),
     ("gpt2.tiktoken", b"IQ== 0\nIg== 1\n", "no token for the byte 0x00"),
     ("x.json", b'{"version": "1.0", ', "not valid JSON of a tokenizer: Input data was truncated"),
