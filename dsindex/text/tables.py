@@ -377,7 +377,7 @@ def json_values(array: pa.Array) -> list[Any]:
     if types.is_dictionary(kind):
         if "view" in str(kind.value_type):  # dictionary_decode does not support views
             array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.large_binary()))
-        return json_values(array.dictionary_decode())
+        return json_values(array.dictionary_decode()) if len(array.dictionary) else [None] * len(array)
     if types.is_run_end_encoded(kind):
         return json_values(pc.run_end_decode(array))
     if types.is_struct(kind):

@@ -15,6 +15,7 @@ from dsindex.formats.provenance import read_rows
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
+from tests.text.test_tables import write_table
 
 WORDS = 'naïve 水 \u2028 words, "quoted" '
 RECORDS = [{"text": f"Record {n}: {WORDS * (n % 7)}", "title": f"T{n % 5}", "n": n} for n in range(500)]
@@ -34,52 +35,28 @@ def data(out):
     return {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".bin", ".idx")}
 
 
-def table():
-    return pa.Table.from_pylist(RECORDS)
-
-
-def write_parquet(path, **options):
-    pq.write_table(table(), path, row_group_size=60, **options)
-
-
-def write_dictionary(path):
-    encoded = table().set_column(1, "title", table()["title"].dictionary_encode())
-    pq.write_table(encoded, path, row_group_size=33)
-
-
-def write_arrow_file(path):
-    with pa.ipc.new_file(path, table().schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(table(), max_chunksize=70)
-
-
-def write_arrow_stream(path):
-    with pa.ipc.new_stream(path, table().schema) as writer:
-        writer.write_table(table(), max_chunksize=41)
-
-
+TABLE = pa.Table.from_pylist(RECORDS)
+ENCODED = TABLE.set_column(1, "title", TABLE["title"].dictionary_encode())
 FORMATS = {
-    "dictionary.parquet": write_dictionary, "parquet-by-content": write_parquet, "file.arrow": write_arrow_file,
-    "stream.arrow": write_arrow_stream,
+    "dictionary.parquet": (ENCODED, "parquet", 33), "parquet-by-content": (TABLE, "parquet", 60),
+    "file.arrow": (TABLE, "arrow-file", 70), "stream.arrow": (TABLE, "arrow-stream", 41),
 }  # fmt: skip
+"""Name of a file → what it holds, its format and the rows of a group."""
 WAYS = [{"shard_size": "1KiB", "workers": 3}, {"shard_size": "9KiB", "executor": "processes"}]
 
 
 @pytest.fixture(scope="module")
-def jsonl(tmp_path_factory):
+def expected(tmp_path_factory):
     path = tmp_path_factory.mktemp("lines") / "x.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
-    return path
-
-
-@pytest.fixture(scope="module")
-def expected(jsonl):
-    build(jsonl, jsonl.parent / "out")
-    return data(jsonl.parent / "out")
+    build(path, path.parent / "out")
+    return data(path.parent / "out")
 
 
 @pytest.mark.parametrize(("name", "way"), [(name, WAYS[n % 2]) for n, name in enumerate(FORMATS)], ids=str)
 def test_a_table_gives_the_data_of_its_rows_as_lines(expected, tmp_path, name, way):
-    FORMATS[name](tmp_path / name)
+    table, format, group_rows = FORMATS[name]
+    write_table(tmp_path / name, table, format, group_rows=group_rows, compression="zstd")
     report = build(tmp_path / name, tmp_path / "out", **way)
     assert data(tmp_path / "out") == expected
     assert report.counts.lines == report.counts.kept == len(RECORDS)
@@ -88,7 +65,7 @@ def test_a_table_gives_the_data_of_its_rows_as_lines(expected, tmp_path, name, w
 
 
 def test_provenance_of_a_table_names_row_groups_and_rows(tmp_path):
-    write_parquet(tmp_path / "x.parquet")
+    write_table(tmp_path / "x.parquet", TABLE, "parquet", group_rows=60)
     build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1KiB")
     inputs, groups, rows = read_rows(str(tmp_path / "out/x_text_document.provenance.parquet"), 0, len(RECORDS))
     assert set(inputs.tolist()) == {0}
@@ -133,7 +110,7 @@ def test_bad_rows_are_set_aside_with_their_place(tmp_path):
 
 
 def test_a_table_is_estimated_and_a_column_that_is_missing_or_of_another_type_is_named(tmp_path):
-    write_parquet(tmp_path / "x.parquet")
+    write_table(tmp_path / "x.parquet", TABLE, "parquet", group_rows=60)
     estimate = estimate_build(config_of(BuildConfig, tmp_path / "x.parquet", output_prefix=str(tmp_path / "x")))
     assert estimate.estimate.documents == pytest.approx(len(RECORDS), rel=0.3)
     for key, said in (("body", r"x\.parquet: column 'body': .*\n.*text"), ("n", r"x\.parquet: column 'n': .*int64")):

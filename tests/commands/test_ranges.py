@@ -16,31 +16,22 @@ from tests.support.jobs import config_of, run_config
 STEP = 4096
 """Bytes of a range, and so of a digest block, in these tests."""
 
-pytestmark = pytest.mark.usefixtures("small_ranges")
 
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def small_ranges(monkeypatch):
     monkeypatch.setattr("dsindex.runtime.job.RANGE_BYTES", STEP)
     monkeypatch.setattr("dsindex.store.local.DIGEST_BLOCK_BYTES", STEP)
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """Names of all calls, in the order in which they were begun."""
-    names = []
-    start = ThreadExecutor.start
+@pytest.mark.parametrize("name", ["eod", "keys"])
+def test_ranges_are_merged_before_the_last_shard_is_begun(name, tmp_path, monkeypatch):
+    started, start = [], ThreadExecutor.start
 
     def recorded(executor, call, **options):
-        names.append(call.name)
+        started.append(call.name)
         return start(executor, call, **options)
 
     monkeypatch.setattr(ThreadExecutor, "start", recorded)
-    return names
-
-
-@pytest.mark.parametrize("name", ["eod", "keys"])
-def test_ranges_are_merged_before_the_last_shard_is_begun(name, tmp_path, started):
     run = OWN.run(name)
     own = {"tokenizer_model": str(run.tokenizer), "json_keys": run.json_keys, "append_eod": True}
     own |= {"output_prefix": str(tmp_path / run.name), "workers": 1, "shard_size": "4KiB", "replace": True}

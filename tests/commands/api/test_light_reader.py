@@ -64,18 +64,13 @@ def run(*command, **variables):
     return subprocess.run(command, capture_output=True, text=True, check=False, env=known)
 
 
-@pytest.fixture
-def built():
+def test_four_packages_read_what_all_packages_read(python):
     made = build()
     options = {"epochs": 2.5, "split": "90,9,1", "keep_partial_validation": True}
     dsindex.build_index(made, seq_length=16, **options, data_cache_path="cache")
     dsindex.convert(made, "x.pbin")
     Path("docs.jsonl").write_text('{"text": "a"}\n{"text": "and more"}\n')
     dsindex.raw_index("docs.jsonl")
-
-
-@pytest.mark.usefixtures("built")
-def test_four_packages_read_what_all_packages_read(python):
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         exec(READ, {})
