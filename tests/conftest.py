@@ -101,12 +101,8 @@ def leave_no_trace(monkeypatch, request):
     yield
     monkeypatch.undo()
     left = {name for name in environment.keys() | os.environ.keys() if environment.get(name) != os.environ.get(name)}
-    left -= {
-        "PYTEST_CURRENT_TEST",
-        "TOKENIZERS_PARALLELISM",
-        "RAY_CLIENT_MODE",
-        "RAY_DEDUP_LOGS_SKIP_REGEX",
-    }  # the last two by the first import of Ray
+    left -= {"PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM"}
+    left -= {"RAY_CLIENT_MODE", "RAY_DEDUP_LOGS_SKIP_REGEX"}  # by the first import of Ray
     if starts_ray:
         left = {name for name in left if not name.startswith("RAY_") or name in OF_USERS}
     assert not left, f"the test has changed these variables of its process: {sorted(left)}"

@@ -56,7 +56,10 @@ ARGUMENT_KEYS = ("arguments", "parameters")
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of tool results. They do not end a turn: the model continues after them."""
 
-MESSAGE_KEYS = ("tools", "functions", "function_calls", "documents", "reasoning_details", "refusal")
+MESSAGE_KEYS = (
+    *("tools", "functions", "function_calls", "documents", "label"),
+    *("reasoning_details", "thinking_blocks", "refusal"),
+)
 """Keys of a message that few templates write; a record gets a note if it has one that its template never mentions."""
 
 LEARN_KEYS: Mapping[str, bool] = {
@@ -125,7 +128,8 @@ class ConversationReader:
 
     def __init__(self, config: InstructionConfig | None = None, tag_pairs: tuple[TagPair, ...] = (THINK,)) -> None:
         self._config, self._tag_pairs = config or InstructionConfig(), tag_pairs
-        self._roles = self._config.roles
+        self._roles, self._reply_role = self._config.roles, self._config.assistant_role
+        self._drops_reasoning = self._config.reasoning == "drop"
 
     def read_line(self, line: bytes) -> Conversation:
         """Read a conversation from one line of JSON.
@@ -176,14 +180,14 @@ class ConversationReader:
             messages.append(message)
             if spans:
                 spans_by_position[position] = spans
-            if role == self._config.assistant_role and is_wanted:
+            if role == self._reply_role and is_wanted:
                 trained.add(position)
         if read_flag(record, "") is False or any(record.get(key) is False for key in UNWANTED_KEYS):
             raise RecordProblem("no-trained-tokens", "a key of the record says that it is not to be trained on")
         for position, added in calls.items():
             _add_calls(messages[position], added, notes)
         trained = self._keep_wanted(messages, trained)
-        num_replies = [message["role"] for message in messages].count(self._config.assistant_role)
+        num_replies = [message["role"] for message in messages].count(self._reply_role)
         return Conversation(
             messages=messages,
             variables=_read_variables(record),
@@ -195,10 +199,8 @@ class ConversationReader:
     def _is_wanted(self, turn: Mapping[str, Any], role: str, number: int, notes: set[str]) -> bool:
         """Return whether a turn may be trained on: true unless one of its flags forbids it."""
         flag = read_flag(turn, f"message {number}: ")
-        if flag is False and role not in {self._config.assistant_role, *_NEVER_TRAINED}:
-            what = (
-                f"its role {role!r} is not the role of replies, {self._config.assistant_role!r}; set `assistant_role`"
-            )
+        if flag is False and role not in {self._reply_role, *_NEVER_TRAINED}:
+            what = f"its role {role!r} is not the role of replies, {self._reply_role!r}; set `assistant_role`"
             raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
         if flag is True and role == "user":
             notes.add(TRAINED_QUESTION)
@@ -207,20 +209,21 @@ class ConversationReader:
     def _keep_wanted(self, messages: Sequence[Message], trained: set[int]) -> set[int]:
         """Remove the replies that `learn` masks, or that are empty without their reasoning."""
         if self._config.learn == "last_turn":
-            first = last_turn([message["role"] for message in messages], self._config.assistant_role)
+            first = last_turn([message["role"] for message in messages], self._reply_role)
             trained = {number for number in trained if number >= first}
             if not trained:
-                what = f"no message of the last turn has the role of replies, {self._config.assistant_role!r}"
+                what = f"no message of the last turn has the role of replies, {self._reply_role!r}"
                 raise RecordProblem("no-trained-tokens", f"nothing is trained on: {what}; set `assistant_role`")
-        if self._config.reasoning == "drop":  # a reply that was only a thought is empty now
+        if self._drops_reasoning:  # a reply that was only a thought is empty now
             trained = {n for n in trained if "tool_calls" in messages[n] or content_text(messages[n]).strip()}
         return trained
 
     def _find_turns(self, record: Mapping[str, Any], notes: set[str]) -> tuple[list[Any], int]:
         """Return the turns of a record, at least one, and how many of them belong to the prompt."""
-        keys = TURN_KEYS if self._config.turns_field is None else (self._config.turns_field,)
+        own_key = self._config.turns_field
+        keys = TURN_KEYS if own_key is None else (own_key,)
         key = next((key for key in keys if record.get(key) is not None), None)
-        pair = None if key is not None or self._config.turns_field is not None else find_pair(record)
+        pair = None if key is not None or own_key is not None else find_pair(record)
         ignored = {*IGNORED_KEYS}
         if key is not None:
             turns, num_prompt_turns = _read_turns(record[key], key), 0
@@ -230,10 +233,7 @@ class ConversationReader:
             ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
-            needed, found = (
-                " or ".join(keys) + ("" if self._config.turns_field else pairs),
-                show_value(", ".join([*record][:8])),
-            )
+            needed, found = " or ".join(keys) + ("" if own_key else pairs), show_value(", ".join([*record][:8]))
             raise RecordProblem("missing-field", f"no conversation: it needs the key {needed}; its keys are {found}")
         if not turns:
             raise RecordProblem("no-turns", "the conversation has no messages")
@@ -253,9 +253,9 @@ class ConversationReader:
         turn = require(turn, dict, where := f"message {number}")
         name = message_role(turn, number)
         is_call = name.lower() in CALL_ROLES
-        role = self._config.assistant_role if is_call else map_role(name, self._roles, where)
+        role = self._reply_role if is_call else map_role(name, self._roles, where)
         text = turn.get("content", turn.get("value"))
-        if len(turn) == 2 and isinstance(text, str) and not is_call and self._config.reasoning != "drop":
+        if len(turn) == 2 and isinstance(text, str) and not is_call and not self._drops_reasoning:
             return {"role": role, "content": text}, False
         message: Message = {"role": role}
         for key, value in turn.items():
@@ -282,16 +282,15 @@ class ConversationReader:
         if _is_empty(given):
             message.pop("tool_calls", None)
         if "tool_calls" in message:
-            message["tool_calls"] = read_objects(given, f"{where}: `tool_calls`")
+            calls = read_objects(given, f"{where}: `tool_calls`")
+            message["tool_calls"] = [change_call(call, arguments=_find_arguments(function_of(call))) for call in calls]
         elif is_call and (text := content_text(message)).strip():
             before, message["tool_calls"], is_reordered = _parse_calls(text, where, self._tag_pairs)
             notes.update([REORDERED_REPLY] if is_reordered else [])
             del message["content"]
             if before:
                 message["content"] = before
-        elif (is_call or message["role"] == self._config.assistant_role) and any(
-            key in message for key in ARGUMENT_KEYS
-        ):
+        elif (is_call or message["role"] == self._reply_role) and any(key in message for key in ARGUMENT_KEYS):
             call = {key: message.pop(key) for key in ("name", *ARGUMENT_KEYS) if key in message}
             message["tool_calls"] = [_read_call(call, where)]
         given = parse_json(message.get("function_call"))  # OpenAI's older form of `tool_calls`
@@ -308,13 +307,13 @@ class ConversationReader:
         given = [key for key in REASONING_KEYS if key in message]
         for key in given:
             require(message[key], str, f"message {number}: `{key}`")
-        if self._config.reasoning != "drop":
+        if not self._drops_reasoning:
             for key in REASONING_KEYS if given else ():
                 message.setdefault(key, message[given[0]])
             return
         for key in given:
             del message[key]
-        if message["role"] == self._config.assistant_role and ("content" in message or given):
+        if message["role"] == self._reply_role and ("content" in message or given):
             text = content_text(message)
             kept = drop_thoughts(text, self._tag_pairs)
             notes.update([OTHER_THOUGHTS] if has_other_tags(kept) else [])
@@ -403,14 +402,14 @@ def map_role(role: str, roles: Mapping[str, str], where: str) -> str:
 
 
 def parse_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
-    """Parse a text that is a JSON list or object; return any other value unchanged.
+    """Parse a text that is a JSON list, object or null; return any other value unchanged.
 
     Datasets store such values as text because an Arrow column cannot hold objects with different keys.
 
     >>> parse_json('[{"name": "f"}]'), parse_json("f"), parse_json(3)
     ([{'name': 'f'}], 'f', 3)
     """
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+    if isinstance(value, str) and (value.lstrip()[:1] in ("[", "{") or value.strip() == "null"):
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
@@ -554,6 +553,19 @@ def function_of(call: dict[str, Any]) -> dict[str, Any]:
     return function if isinstance(function, dict) else call
 
 
+def change_call(call: dict[str, Any], **changes: object) -> dict[str, Any]:
+    """Return a call with some values of its function replaced."""
+    own = function_of(call)
+    changed = {**own, **changes}
+    return changed if own is call else {**call, "function": changed}
+
+
+def _find_arguments(function: Mapping[str, Any]) -> object:
+    """Return the arguments of a call; `{}` for a call without arguments, for which APIs write null or an empty text."""
+    given = (function.get(key) for key in ARGUMENT_KEYS)
+    return next((value for value in given if parse_json(value) not in (None, "")), {})
+
+
 def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
     """Merge tool-call turns into the reply before them, including their texts and thoughts."""
     before = content_text(reply)
@@ -641,9 +653,8 @@ def _read_call(call: object, where: str) -> dict[str, Any]:
     function = function_of(outer)
     if not isinstance(function.get("name"), str):
         raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
-    arguments: object = next((function[key] for key in ARGUMENT_KEYS if function.get(key) is not None), {})
     extra = {key: value for key, value in outer.items() if key in ("id", "index")}
-    described = {"name": function["name"], "arguments": parse_json(arguments)}
+    described = {"name": function["name"], "arguments": parse_json(_find_arguments(function))}
     return {**extra, "type": "function", "function": described}
 
 
@@ -702,13 +713,14 @@ def masked_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
 def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
     variables: dict[str, Any] = {}
     for key in ("tools", "documents"):
-        value = record.get(key)
+        value = parse_json(record.get(key))
         # Many datasets store tools as JSON text, because an Arrow column cannot hold objects with different keys.
         # There, a row without tools has an empty text.
         if value is not None and not (isinstance(value, str) and not value.strip()):
             variables[key] = read_objects(value, f"`{key}`")
-    if "tools" not in variables and record.get("functions"):  # OpenAI's older form of `tools`
-        functions = read_objects(record["functions"], "`functions`")
+    functions = parse_json(record.get("functions"))  # OpenAI's older form of `tools`
+    if "tools" not in variables and functions:
+        functions = read_objects(functions, "`functions`")
         variables["tools"] = [{"type": "function", "function": function} for function in functions]
     given = require(parse_json(record.get("chat_template_kwargs")) or {}, dict, "`chat_template_kwargs`")
     for name in RESERVED_VARIABLES:

@@ -128,7 +128,7 @@ class InstructionEncoder:
         self.tag_pairs = find_tag_pairs("\n".join([*sources, *tokenizer.special_contents()]))
         """Tags that may surround thoughts in replies."""
         own_keys = () if self._template is None else MESSAGE_KEYS
-        self.unread_keys = {key for key in own_keys if not any(key in source for source in sources)}
+        self.unread_keys = {key for key in own_keys if not re.search(rf"\.{key}\b|['\"]{key}['\"]", "\n".join(sources))}
         """Keys of messages that the template never mentions, so their values are not written."""
         blocks = (rf"{re.escape(opening)}\s*{re.escape(closing)}\s*" for opening, closing in self.tag_pairs)
         self.empty_thought = re.compile("|".join(blocks))
@@ -422,13 +422,11 @@ class _Chat:
         notes = {name for name in variables if name not in _DATA and name not in self._template.names}
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
         for message in self._conversation.messages:
-            if not has_content(message, texts["content"]):
-                notes.add("content")
-            if len(message) > 2:
-                notes.update(self._find_unwritten(message, texts))
-        for name, is_written in _DATA.items():
-            if name in variables and not is_written(variables[name], texts[name]):
-                notes.add(name)
+            for name in _WRITTEN if len(message) > 2 else ("content",):
+                if not _WRITTEN[name](message, texts[name]):
+                    notes.add(name)
+            notes.update(key for key in self._encoder.unread_keys if message.get(key))
+        notes.update(name for name, is_written in _DATA.items() if not is_written(variables, texts[name]))
         yield from sorted(notes)
         if _has_quoted_arguments(self._conversation.messages, text):
             yield QUOTED_ARGUMENTS
@@ -436,18 +434,6 @@ class _Chat:
             yield OTHER_THOUGHTS
         if spans and not self._encoder.config.markers and self._is_end_untrained(text, *spans[-1]):
             yield UNTRAINED_END
-
-    def _find_unwritten(self, message: Message, texts: Mapping[str, SearchedText]) -> Iterator[str]:
-        """Yield the keys of a message, other than `content`, whose values the template does not write."""
-        for key, value in message.items():
-            if key in REASONING_KEYS:
-                if value.strip() not in texts[REASONING_KEYS[0]]:
-                    yield REASONING_KEYS[0]
-            elif key == "tool_calls":
-                if not _has_names(value, texts[key]):
-                    yield key
-            elif key in self._encoder.unread_keys and value:
-                yield key
 
     def _is_end_untrained(self, text: str, begin: int, end: int) -> bool:
         """Tell whether a special token follows the last trained span, and that span does not end with one."""
@@ -470,15 +456,25 @@ def _has_quoted_arguments(messages: Sequence[Message], text: str) -> bool:
     return any(json.dumps(own, ensure_ascii=False) in searched for own in given if isinstance(own, str) and '"' in own)
 
 
-def _has_documents(documents: Sequence[Mapping[str, Any]], text: SearchedText) -> bool:
-    values = [[own for own in document.values() if isinstance(own, str)] for document in documents[:_CHECKED_DOCUMENTS]]
+def _has_documents(variables: Mapping[str, Any], text: SearchedText) -> bool:
+    documents = variables.get("documents", ())[:_CHECKED_DOCUMENTS]
+    values = [[own for own in document.values() if isinstance(own, str)] for document in documents]
     return all(any(own.strip() in text for own in texts) for texts in values)
 
 
 _CHECKED_DOCUMENTS = 100
 """How many documents of a record are searched for in its text: a missing one costs a search of the whole text."""
-_DATA: dict[str, Callable[[Any, SearchedText], bool]] = {"tools": _has_names, "documents": _has_documents}
-"""Variable of a record -> function that tells whether a text contains its value."""
+_DATA: dict[str, Callable[[Mapping[str, Any], SearchedText], bool]] = {
+    "tools": lambda variables, text: _has_names(variables.get("tools", ()), text),
+    "documents": _has_documents,
+}
+"""Variable of a record -> function that tells whether a text contains its value, if there is one."""
+_WRITTEN: dict[str, Callable[[Mapping[str, Any], SearchedText], bool]] = {
+    "content": has_content,
+    REASONING_KEYS[0]: lambda message, text: all(message.get(key, "").strip() in text for key in REASONING_KEYS),
+    "tool_calls": lambda message, text: _has_names(message.get("tool_calls", ()), text),
+}
+"""Note about a message -> function that tells whether a text contains the data in question, if there are any."""
 
 
 class _Constructed:

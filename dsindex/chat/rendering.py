@@ -30,7 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace, _PassArg, missing
 from jinja2.visitor import NodeTransformer
 
-from dsindex.chat.conversations import TOOL_ROLES, function_of, parse_json
+from dsindex.chat.conversations import TOOL_ROLES, change_call, function_of, parse_json
 from dsindex.chat.replies import Rendered, ReplyFinder, Span
 from dsindex.chat.thoughts import THINK, find_thoughts
 from dsindex.errors import InputError, RecordProblem
@@ -264,13 +264,9 @@ def _as_text(content: Any) -> Any:  # noqa: ANN401 - as above
 
 def _other_arguments(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return calls with their arguments converted from JSON text to an object, or from an object to JSON text."""
-    changed = []
-    for call in calls:
-        own = function_of(call)
-        given = own.get("arguments")
-        other = {**own, "arguments": parse_json(given) if isinstance(given, str) else _tojson(given)}
-        changed.append({**call, "function": other} if own is not call else other)
-    return changed
+    given = [function_of(call).get("arguments") for call in calls]
+    others = [parse_json(value) if isinstance(value, str) else _tojson(value) for value in given]
+    return [change_call(call, arguments=other) for call, other in zip(calls, others, strict=True)]
 
 
 def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Rendered:

@@ -71,7 +71,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     join: Annotated[str | None, _separator] = option("SEPARATOR", default=None, may_be_empty=True)
     r"""Join the texts of all keys into one document, with this between them; \n, \t and \\ are escapes."""
     where: str | None = option("CONDITION", default=None)
-    """Keep only records that match this jq expression, such as '.lang == "en"'."""
+    """Keep only records that match this jq expression, such as '.lang == "en" and .score > 0.5'."""
     token_ids: str | None = option("KEY", default=None, excludes=("json_keys", "join"))
     """Read lists of token ids from this name or path, instead of text from --json-keys."""
     append_eod: bool = option(default=False)

@@ -73,10 +73,13 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
         OutputError: If it cannot be created.
     """
     # A foreign file in place of the lock is refused when the lock is taken. If the marker was damaged or lost, a line
-    # of the journal (with its digest) proves the same; before the journal, the names of all files do.
+    # of the journal (with its digest) proves the same; before the journal, only standard input can be in the folder.
+    found, own = store_of(path).read(joined(path, MARKER_FILE)), [LOCK_FILE, STDIN_FILE, f"{MARKER_FILE}."]
+    if found is not None and (b"dsindex" in found[0] or MARKER.startswith(found[0])):
+        own.append(MARKER_FILE)
     if (
         not is_marked(path)
-        and (foreign := [name for name in _files(path) if not name.startswith((LOCK_FILE, "dsindex-"))])
+        and (foreign := [name for name in _files(path) if not name.startswith(tuple(own))])
         and next(open_log(path).read(), None) is None
     ):
         hint = "choose another --work-dir, or remove it if an earlier version of dsindex made it"

@@ -23,6 +23,11 @@ MAX_NESTING = 900
 JSON_WHITESPACE = b" \t\r"
 """Bytes that a blank line may contain."""
 
+STEP = (
+    r"""\.(?P<name>[A-Za-z_]\w*) | \.?\s*\[\s*(?P<bracket>"(?:[^"\\]|\\.)*")\s*\] | \.(?P<quoted>"(?:[^"\\]|\\.)*")"""
+)
+"""Matches one key of a path (re.VERBOSE, re.ASCII, re.DOTALL)."""
+_STEP = re.compile(STEP, re.VERBOSE | re.ASCII | re.DOTALL)
 _PLAIN_KEY = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _SHOWN_KEYS = 5
@@ -125,6 +130,21 @@ def find_value(record: dict[str, object], path: Path) -> object:
             raise RecordProblem("missing-field", f"no key {key!r}{inside}; {it} has {_show_keys(value)}{hint}")
         value = value[key]
     return value
+
+
+def parse_path(source: str) -> Path | None:
+    """Return the keys of a path; None for a jq program."""
+    source, path, position = source.strip(), [], 0
+    while position < len(source):
+        found = _STEP.match(source, position)
+        if found is None or (position == 0 and not found[0].startswith(".")):
+            return None
+        try:
+            path.append(found["name"] or json.loads(found["bracket"] or found["quoted"]))
+        except ValueError:  # an escape of jq that is not one of JSON, such as an interpolation
+            return None
+        position = found.end()
+    return tuple(path) if path else None
 
 
 def show_path(path: Path) -> str:

@@ -12,29 +12,33 @@ from __future__ import annotations
 import functools
 import operator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from itertools import compress
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from dsindex.text.blocks import BadRecord, RecordBlock, describe_long_line
+from dsindex.text.conditions import read_decimal
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.streams import cut_large
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from dsindex.text.blocks import Column
+    from dsindex.text.conditions import Condition
     from dsindex.text.fields import Path
     from dsindex.text.selection import Judgement, Selection, Values
     from dsindex.text.streams import LineBlock
 
 Indices: TypeAlias = "NDArray[np.int64]"
-Decoder: TypeAlias = "Callable[[memoryview[int], int], list[list[Any]] | None]"
-"""Decodes lines, given their number; returns the values of each key, or None if `json.loads` must judge a line."""
+Decoder: TypeAlias = "Callable[[memoryview[int], int], tuple[NDArray[np.bool_], list[list[Any]]] | None]"
+"""Decodes lines, given their number; returns which are kept, and the values of each key in these; or None if
+`Selection.read_line` must judge a line."""
 
 DEFAULT_BLOCK_BYTES = 2 << 20
 """Bytes of text parsed at a time: few enough that gigatoken uses one thread for a block; 1 MiB is slower."""
@@ -43,7 +47,10 @@ DEFAULT_BLOCK_BYTES = 2 << 20
 def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlock:
     """Return the records of a block that a selection keeps, and the bad records."""
     by_key = selection.alternatives if selection.vocabulary_size is None else None
-    decoder = None if by_key is None else _open_decoder(by_key, selection.takes_lists)
+    folder_values = tuple(selection.folder_values.items())
+    decoder = None
+    if by_key is not None:
+        decoder = _open_decoder(by_key, selection.takes_lists, selection.condition, folder_values)
     parsed = decoder and _decode_block(block, decoder, selection, limit)
     return parsed or _parse_lines(block, decoder, selection, limit)
 
@@ -71,53 +78,65 @@ def _records(
 
 
 @functools.lru_cache(maxsize=16)
-def _open_decoder(by_key: tuple[tuple[Path, ...], ...], takes_lists: bool) -> Decoder:
+def _open_decoder(
+    by_key: tuple[tuple[Path, ...], ...],
+    takes_lists: bool,
+    condition: Condition | None,
+    folder_values: tuple[tuple[str, object], ...],
+) -> Decoder:
     """Return the decoder of each key's texts, given its paths; no path may lead through the value of another."""
     kind: Any = str | list[str] if takes_lists else str
-    optional = {path for paths in by_key if len(paths) > 1 for path in paths}
     tree: dict[str, Any] = {}
-    getters: list[Callable[[object], Any]] = []
-    for paths in by_key:
-        attributes = []
-        for path in paths:
-            branch: Any = tree
-            names = []
-            for depth, key in enumerate(path, 1):
-                names.append(f"f{[*branch, key].index(key)}")
-                leaf = kind | None if path in optional else kind
-                branch = branch.setdefault(key, {} if depth < len(path) else leaf)
-            attributes.append(".".join(names))
-        getters.append(operator.attrgetter(*attributes) if len(paths) == 1 else partial(_first_text, tuple(attributes)))
-    decoder = msgspec.json.Decoder(_struct(tree))
 
-    def decode(lines: memoryview[int], num_lines: int) -> list[list[Any]] | None:
+    def name_fields(path: Path, kind: Any) -> list[str]:  # noqa: ANN401 - a type
+        branch: Any = tree
+        names = []
+        for depth, key in enumerate(path, 1):
+            names.append(f"f{[*branch, key].index(key)}")
+            branch = branch.setdefault(key, {} if depth < len(path) else kind)
+        return names
+
+    names = [[".".join(name_fields(path, kind)) for path in paths] for paths in by_key]
+    getters = [operator.attrgetter(*own) if len(own) == 1 else partial(_find_text, own) for own in names]
+    compared = {path: name_fields(path, Any) for path in (() if condition is None else condition.paths)}
+    decoder = msgspec.json.Decoder(_struct(tree, dict(folder_values)), float_hook=read_decimal)
+
+    def decode(lines: memoryview[int], num_lines: int) -> tuple[NDArray[np.bool_], list[list[Any]]] | None:
         whole = pa.py_buffer(np.array([0, len(lines)], np.int64))
+        kept = np.ones(num_lines, np.bool_)
         try:  # check UTF-8 as one large string, in a fraction of the time of bytes.decode
             pa.LargeStringArray.from_buffers(1, whole, pa.py_buffer(lines)).validate(full=True)
             records = decoder.decode_lines(lines)
-        except (pa.ArrowInvalid, msgspec.MsgspecError, RecursionError):
+            if len(records) == num_lines and condition is not None:
+                kept = condition.holds({path: [_find(own, each) for each in records] for path, own in compared.items()})
+                records = list(compress(records, kept.tolist()))
+            values = [list(map(get, records)) for get in getters]
+        except (pa.ArrowInvalid, msgspec.MsgspecError, RecursionError, ArithmeticError, AttributeError):
             return None
-        values = [list(map(get, records)) for get in getters]
-        is_complete = len(records) == num_lines and not (optional and any(None in texts for texts in values))
-        return values if is_complete else None
+        is_complete = len(records) == np.count_nonzero(kept)
+        return (kept, values) if is_complete and all(set(map(type, texts)) <= {str, list} for texts in values) else None
 
     return decode
 
 
-def _first_text(names: tuple[str, ...], record: object) -> Any:  # noqa: ANN401 - a text, texts or None
+def _find(names: Sequence[str], record: object) -> object:
     for name in names:
-        if (value := getattr(record, name)) is not None:
-            return value
-    return None
+        record = getattr(record, name, msgspec.UNSET)
+    return record
 
 
-def _struct(tree: dict[str, Any]) -> Any:  # noqa: ANN401 - a type
+def _find_text(names: Sequence[str], record: object) -> object:
+    values = (getattr(record, name) for name in names)
+    return next((value for value in values if isinstance(value, str | list)), None)
+
+
+def _struct(tree: dict[str, Any], defaults: Mapping[str, object]) -> Any:  # noqa: ANN401 - a type
     """Return a msgspec type with a field for each key of a tree; a branch becomes a nested type."""
     fields = []
     for number, (key, kind) in enumerate(tree.items()):
-        default = None if type(None) in get_args(kind) else msgspec.NODEFAULT
-        field_type = _struct(kind) if isinstance(kind, dict) else kind
-        fields.append((f"f{number}", field_type, msgspec.field(name=key, default=default)))
+        field_type = _struct(kind, {}) if isinstance(kind, dict) else kind
+        field = msgspec.field(name=key, default=defaults.get(key, msgspec.UNSET))
+        fields.append((f"f{number}", field_type | None | msgspec.UnsetType, field))
     return msgspec.defstruct("Record", fields, gc=False, kw_only=True)
 
 
@@ -132,10 +151,11 @@ def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limi
     lasts -= octets[lasts] == ord("\r")
     if (octets[starts] != ord("{")).any() or (octets[lasts] != ord("}")).any():
         return None
-    values = decoder(memoryview(block.data)[int(starts[0]) :], len(numbers))
-    if values is None:
+    decoded = decoder(memoryview(block.data)[int(starts[0]) :], len(numbers))
+    if decoded is None:
         return None
-    return _records(block, numbers, np.flatnonzero(block.sizes == 0), selection.build_columns(values))
+    kept, values = decoded
+    return _records(block, numbers[kept], np.flatnonzero(block.sizes == 0), selection.build_columns(values))
 
 
 def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection, limit: int) -> RecordBlock:
@@ -150,7 +170,8 @@ def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection
         elif not line.strip(JSON_WHITESPACE):
             blank.append(number)
         elif decoder and (found := decoder(memoryview(line), 1)):
-            judgements[number] = [value for [value] in found]
+            [is_kept], values_found = found
+            judgements[number] = [value for [value] in values_found] if is_kept else None
         else:
             unread[number] = line
     judgements |= zip(unread, selection.read_lines(list(unread.values())), strict=True)

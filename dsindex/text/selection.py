@@ -10,8 +10,8 @@ A key is the name of a top-level key, a path or a jq program:
 
 An exact name that begins with a dot, or contains `=.` or `|`, is written as a path: `.".name"`, `."a=.b"`, `."a|b"`.
 
-`Selection.read_line` is the reference for names and paths, which `records.py` reads from whole blocks of lines. jq
-(`jq.py`) runs only programs and conditions, since it takes ten times as long per line.
+`Selection.read_line` is the reference for names, paths and plain conditions, which `records.py` reads from whole blocks
+of lines. jq (`jq.py`) runs the programs and all other conditions, since it takes ten times as long per line.
 """
 
 from __future__ import annotations
@@ -26,21 +26,19 @@ from urllib.parse import unquote
 from dsindex.errors import InputError, RecordProblem
 from dsindex.store.read import SPOOLED
 from dsindex.text.blocks import Column, RecordBlock, find_id_fault
-from dsindex.text.fields import JOINED, find_fault, find_value, parse_record, show_place, type_name
+from dsindex.text.conditions import parse_condition
+from dsindex.text.fields import JOINED, find_fault, find_value, parse_path, parse_record, show_place, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from dsindex.text.conditions import Condition
     from dsindex.text.fields import Path
     from dsindex.text.jq import PatternAnswers
 
 MAX_PATH_KEYS = 64
 """Values at longer paths are read line by line, not from whole blocks of lines."""
 _NAMED = re.compile(r"(?P<name>[^=]+)=(?P<source>\..*)", re.DOTALL)
-_STEP = re.compile(
-    r"""\.(?P<name>[A-Za-z_]\w*) | \.?\s*\[\s*(?P<bracket>"(?:[^"\\]|\\.)*")\s*\] | \.(?P<quoted>"(?:[^"\\]|\\.)*")""",
-    re.VERBOSE | re.ASCII | re.DOTALL,
-)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -79,7 +77,7 @@ def parse_key(text: str) -> TextKey:
         text, *others = text.split("|")
         return TextKey(name=text, path=(text,), other_names=tuple(others))
     name, source = (None, text) if named is None else (named["name"], named["source"])
-    path = _parse_path(source)
+    path = parse_path(source)
     if path is not None:
         return TextKey(name=name or ".".join(path), path=path)
     return TextKey(name=name or source, program=source)
@@ -93,6 +91,8 @@ class Selection:
     """The keys, whose names differ."""
     where: str | None = None
     """A jq program; a record is excluded if all results are null or false."""
+    condition: Condition | None = None
+    """The same as a plain condition; None if jq has to run on every record."""
     join: str | None = None
     """The separator that joins the texts of all keys; None to keep them apart."""
     vocabulary_size: int | None = None
@@ -115,24 +115,36 @@ class Selection:
     @property
     def needs_jq(self) -> bool:
         """Whether jq runs on every record."""
-        return self.where is not None or any(key.program is not None for key in self.keys)
+        needs_where = self.where is not None and self.condition is None
+        return needs_where or any(key.program is not None for key in self.keys)
+
+    @property
+    def compared(self) -> frozenset[Path]:
+        """The paths in a plain condition."""
+        return frozenset() if self.condition is None else self.condition.paths
+
+    @property
+    def _paths(self) -> tuple[tuple[Path, ...], ...]:
+        return tuple((key.path or (), *((name,) for name in key.other_names)) for key in self.keys)
 
     @property
     def alternatives(self) -> tuple[tuple[Path, ...], ...] | None:
         """The paths to try for each key, to read whole blocks of lines; None if lines must be read one by one.
 
-        Lines are read one by one with jq, with values from folders, with a lone surrogate in a path, with a path of
-        more than MAX_PATH_KEYS keys, and if a path leads through the value of another.
+        Lines are read one by one with jq, with a value from a folder (unless it is only compared), with a lone
+        surrogate in a path, with a path of more than MAX_PATH_KEYS keys, and if a path leads through the value of
+        another.
         """
-        if self.needs_jq or self.folder_values:
+        if self.needs_jq:
             return None
-        by_key = tuple((key.path or (), *((name,) for name in key.other_names)) for key in self.keys)
-        values = {path for paths in by_key for path in paths}
-        for path in values:
-            is_inside = any(path[:depth] in values for depth in range(1, len(path)))
-            if is_inside or len(path) > MAX_PATH_KEYS or any(map(_SURROGATE.search, path)):
+        values = {path for paths in self._paths for path in paths}
+        read = values | self.compared
+        for path in read:
+            is_inside = any(path[:depth] in read for depth in range(1, len(path)))
+            is_of_folder = path[0] in self.folder_values and (path in values or len(path) > 1)
+            if is_inside or is_of_folder or len(path) > MAX_PATH_KEYS or any(map(_SURROGATE.search, path)):
                 return None
-        return by_key
+        return self._paths
 
     @property
     def paths(self) -> dict[str, Path] | None:
@@ -153,8 +165,8 @@ class Selection:
         pairs = (name.partition("=") for name in path.split("/")[:-1])
         values = {unquote(name): _parse_folder_value(unquote(value)) for name, sign, value in pairs if name and sign}
         if not self.needs_jq:
-            asked = {key.path[0] for key in self.keys if key.path}
-            values = {name: value for name, value in values.items() if name in asked}
+            read = self.compared.union(*self._paths)
+            values = {name: value for name, value in values.items() if any(path[0] == name for path in read)}
         return replace(self, folder_values=values) if values else self
 
     def read_line(self, line: bytes) -> Judgement:
@@ -167,11 +179,11 @@ class Selection:
         jq accepts more than JSON lines, so `parse_record` decides whether a line is a record.
         """
         answers: Iterable[PatternAnswers | None] = repeat(None)
-        if self.needs_jq:
+        fields = tuple((key.name, key.program) for key in self.keys if key.program is not None)
+        if fields or self.where is not None:
             from dsindex.text.jq import open_patterns
 
-            fields = tuple((key.name, key.program) for key in self.keys if key.program is not None)
-            patterns = open_patterns(fields, () if self.where is None else (self.where,))
+            patterns = open_patterns(fields, self.where)
             values = self.folder_values
             answers = patterns.read_lines([_insert_values(line, values) for line in lines] if values else lines)
         return list(map(self._judge, lines, answers))
@@ -265,7 +277,9 @@ def open_selection(
         parsed = [replace(key, name=text) for key, text in zip(parsed, keys, strict=True)]
     if len({key.name for key in parsed}) < len(parsed):
         raise InputError(f"two of the keys {' '.join(keys)} have the same name", hint="name one with NAME=.PATH")
-    return _compiled(Selection(keys=tuple(parsed), where=where, join=join, vocabulary_size=vocabulary_size))
+    condition = None if where is None else parse_condition(where)
+    selection = Selection(keys=tuple(parsed), where=where, condition=condition, join=join)
+    return _compiled(replace(selection, vocabulary_size=vocabulary_size))
 
 
 def open_pattern(pattern: str) -> Selection:
@@ -286,18 +300,3 @@ def _compiled(selection: Selection) -> Selection:
     if selection.needs_jq:
         selection.read_line(b"{}")  # raises now, not in a worker, if jq cannot compile a program or it is not allowed
     return selection
-
-
-def _parse_path(source: str) -> Path | None:
-    """Return the keys of a path; None for a jq program."""
-    source, path, position = source.strip(), [], 0
-    while position < len(source):
-        found = _STEP.match(source, position)
-        if found is None or (position == 0 and not found[0].startswith(".")):
-            return None
-        try:
-            path.append(found["name"] or json.loads(found["bracket"] or found["quoted"]))
-        except ValueError:  # an escape of jq that is not one of JSON, such as an interpolation
-            return None
-        position = found.end()
-    return tuple(path) if path else None

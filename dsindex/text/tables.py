@@ -13,8 +13,8 @@ read as UTF-8. A null field of a struct is left out, since Arrow has each field 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
+import math
 import re
 import uuid
 from collections import Counter
@@ -24,19 +24,25 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET
 
 from dsindex.errors import InputError
 from dsindex.store.errors import unreadable
 from dsindex.store.read import opened_input
-from dsindex.text.blocks import RecordBlock, describe_long_line, mark_bad
+from dsindex.text.blocks import RecordBlock, describe_long_line, keep_records, mark_bad
+from dsindex.text.conditions import RANKS, read_decimal
 from dsindex.text.streams import LineBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    import datetime
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     import pyarrow.parquet as pq
+    from numpy.typing import NDArray
 
     from dsindex.store.local import Readable
+    from dsindex.text.conditions import Condition
+    from dsindex.text.fields import Path
     from dsindex.text.input_format import Columns, Format, TextPart
     from dsindex.text.selection import Selection
 
@@ -45,7 +51,6 @@ _MOST_ROWS = 1024
 _SHOWN_COLUMNS = 12
 _SHOWN_CHARACTERS = 200
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_DAYS_IN_400_YEARS = 146_097
 _HAS_FORM = re.compile("struct|map|ext|time|date|duration|decimal|binary|dictionary|run_end|half")
 """Matches types whose Python values must be converted for JSON, and types that contain them."""
 
@@ -75,7 +80,7 @@ def read_table_records(
     Raises:
         InputError: If the file is damaged, lacks a column or changes while it is read.
     """
-    for group, first_row, values in _read_rows(part, file, selection.paths, block_bytes):
+    for group, first_row, whole, values in _read_rows(part, file, selection.paths, block_bytes, selection.compared):
         rows = list(zip(*values.values(), strict=True))
 
         def read_line(_part: int, line: int, rows: Sequence[Any] = rows, first: int = first_row) -> bytes:
@@ -92,6 +97,10 @@ def read_table_records(
         sizes = sum((column.sizes() for column in built.values()), np.zeros(len(rows), np.int64))
         for row in np.flatnonzero(sizes > max_record_bytes).tolist():
             reasons.setdefault(row, describe_long_line(int(sizes[row]), max_record_bytes))
+        kept = np.ones(len(rows), np.bool_)
+        if selection.condition is not None:
+            kept, failures = _compare_rows(selection, selection.condition, whole)
+            reasons = {row: reason for row, reason in reasons.items() if kept[row]} | failures
         block = RecordBlock(
             num_lines=len(rows),
             blank=np.empty(0, np.int64),
@@ -103,7 +112,40 @@ def read_table_records(
             text_bytes=int(sizes.sum()),
             read_line=read_line,
         )
-        yield mark_bad(block, reasons) if reasons else block
+        block = mark_bad(block, reasons) if reasons else block
+        yield block if kept.all() else keep_records(block, kept[block.lines - first_row])
+
+
+def _compare_rows(
+    selection: Selection, condition: Condition, rows: pa.StructArray
+) -> tuple[NDArray[np.bool_], dict[int, str]]:
+    """Tell which rows to keep, shape [rows], and why some of these are bad; jq judges rows with odd values."""
+    values = selection.folder_values
+    columns = {path: _compared_values(rows, path, values.get(path[0], UNSET)) for path in condition.paths}
+    kept, failures = condition.holds(columns), dict[int, str]()
+    odd = {row for column in columns.values() for row, value in enumerate(column) if type(value) not in RANKS}
+    if odd:
+        odd_rows = zip(*map(json_values, rows.take(pa.array(odd)).flatten()), strict=True)
+        lines = [encode_row(dict(zip(rows.type.names, row, strict=True))) for row in odd_rows]
+        for row, judgement in zip(odd, selection.read_lines(lines), strict=True):
+            kept[row] = judgement is not None
+            failures |= {row: judgement} if isinstance(judgement, str) else {}
+    return kept, failures
+
+
+def _compared_values(rows: pa.StructArray, path: Path, missing: object) -> list[Any]:
+    """Return the values at a path; an odd value has no type of RANKS."""
+    column = rows
+    for name in path:
+        if not pa.types.is_struct(column.type):
+            return [...] * len(rows)
+        if not column.type.get_all_field_indices(name):
+            return [missing] * len(rows)
+        column = pc.struct_field(column, name)
+    values = json_values(column)
+    return [
+        read_decimal(repr(value)) if isinstance(value, float) and math.isfinite(value) else value for value in values
+    ]
 
 
 def read_table_lines(part: TextPart, file: Readable, *, block_bytes: int) -> Iterator[LineBlock]:
@@ -112,7 +154,7 @@ def read_table_lines(part: TextPart, file: Readable, *, block_bytes: int) -> Ite
     Raises:
         InputError: If the file is damaged, has two columns of one name, or changes while it is read.
     """
-    for group, first_row, columns in _read_rows(part, file, None, block_bytes):
+    for group, first_row, _, columns in _read_rows(part, file, None, block_bytes):
         rows = zip(*columns.values(), strict=True)
         lines = [encode_row(dict(zip(columns, row, strict=True))) for row in rows]
         yield LineBlock.of_lines(lines, np.full(len(lines), group, np.int64), first_row)
@@ -136,12 +178,12 @@ def encode_row(row: dict[str, Any], *, keeps_bytes: bool = False) -> bytes:
 
 
 def _read_rows(
-    part: TextPart, file: Readable, columns: Columns | None, block_bytes: int
-) -> Iterator[tuple[int, int, dict[str, list[Any]]]]:
-    """Yield group, first row and values by column, for about `block_bytes` of rows; `columns` None stands for all."""
+    part: TextPart, file: Readable, columns: Columns | None, block_bytes: int, compared: Collection[Path] = ()
+) -> Iterator[tuple[int, int, pa.StructArray, dict[str, list[Any]]]]:
+    """Yield group, first row, rows and values by column, for about `block_bytes` of rows; `columns` None means all."""
     path, format, row = part.path, part.form.format, 0
     with errors_named(path, format):
-        _, read = _open_table(path, file, format, columns)
+        _, read = _open_table(path, file, format, columns, compared)
         for group, batch in read(part.begin, part.end, block_bytes):
             whole = batch.to_struct_array()
             wanted = {name: (name,) for name in batch.schema.names} if columns is None else columns
@@ -152,7 +194,8 @@ def _read_rows(
             size = sum(array.nbytes for array in arrays.values())
             step = max(1, batch.num_rows * block_bytes // max(1, size))
             for begin in range(0, batch.num_rows, step):
-                yield group, row, {name: json_values(array.slice(begin, step)) for name, array in arrays.items()}
+                values = {name: json_values(array.slice(begin, step)) for name, array in arrays.items()}
+                yield group, row, whole.slice(begin, step), values
                 row += min(step, batch.num_rows - begin)
 
 
@@ -169,7 +212,9 @@ Reader: TypeAlias = "Callable[[int, int, int], Iterable[tuple[int, pa.RecordBatc
 """Takes begin, end and a size; yields the groups [begin, end) in batches of about this size, with group numbers."""
 
 
-def _open_table(path: str, file: Readable, format: Format, columns: Columns | None) -> tuple[list[int], Reader]:
+def _open_table(
+    path: str, file: Readable, format: Format, columns: Columns | None, compared: Collection[Path] = ()
+) -> tuple[list[int], Reader]:
     """Open a table and check its columns; return the estimated bytes of each group, and the table's Reader.
 
     A group is a row group or a record batch; an Arrow stream counts as one group.
@@ -193,7 +238,7 @@ def _open_table(path: str, file: Readable, format: Format, columns: Columns | No
     if not opened.metadata.num_rows:  # an empty column may have any type
         return [0] * opened.metadata.num_row_groups, lambda *_: ()
     _check_columns(path, opened.schema_arrow, columns)
-    names = None if columns is None else [".".join(path) for path in columns.values()]
+    names = None if columns is None else [*map(".".join, columns.values()), *(first for first, *_ in compared)]
     sizes = _sizes_of(opened, names)
 
     def read(begin: int, end: int, num_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -319,6 +364,7 @@ def json_values(array: pa.Array) -> list[Any]:
 
     >>> json_values(pa.array([{"a": 1, "b": None}, None]))
     [{'a': 1}, None]
+    >>> import datetime
     >>> json_values(pa.array([[(1, datetime.date(2026, 1, 31))]], pa.map_(pa.int8(), pa.date32())))
     [{'1': '2026-01-31'}]
     """
@@ -331,7 +377,7 @@ def json_values(array: pa.Array) -> list[Any]:
     if types.is_dictionary(kind):
         if "view" in str(kind.value_type):  # dictionary_decode does not support views
             array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.large_binary()))
-        return json_values(array.dictionary_decode())
+        return json_values(array.dictionary_decode()) if len(array.dictionary) else [None] * len(array)
     if types.is_run_end_encoded(kind):
         return json_values(pc.run_end_decode(array))
     if types.is_struct(kind):
@@ -402,13 +448,10 @@ def _far_time(scalar: pa.Scalar) -> str:
         return _iso_format(scalar.as_py())
     except (OverflowError, ValueError):
         kind = scalar.type
-        per_second = _PER_SECOND["ms" if pa.types.is_date64(kind) else getattr(kind, "unit", "s")]
-        days, rest = (scalar.value, 0) if pa.types.is_date32(kind) else divmod(scalar.value, per_second * 86_400)
-        cycles, days = divmod(days, _DAYS_IN_400_YEARS)
-        time = datetime.datetime(1970, 1, 1) + datetime.timedelta(days, 0, rest * 10**6 // per_second)
-        year = time.year + 400 * cycles
-        shown = f"{year:0{4 + (year < 0)}}{time.isoformat()[4:]}"
-        return shown[:-9] if pa.types.is_date(kind) else shown + ("Z" if kind.tz else "")
+        unit = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
+        date, _, time = str(np.array(scalar.value).astype(f"M8[{unit}]")).partition("T")
+        date = date.zfill(len("-0001-12-31"))
+        return date if pa.types.is_date(kind) else re.sub(r"\.0+$", "", f"{date}T{time}") + "Z" * bool(kind.tz)
 
 
 def _as_object(keys: list[Any], items: list[Any]) -> dict[str, Any]:

@@ -11,11 +11,8 @@ from tests.agreement.sweep import PARTS, compare_sequences, expected_points, sam
 
 
 def main(arguments):
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.agreement",
-        description=tests.agreement.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m tests.agreement", None, tests.agreement.__doc__, formatter_class=raw)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="parts of tokenizers (default: all)")
     parser.add_argument("--every", type=int, default=1, help="try every n-th code point (default: 1)")
     parser.add_argument("--length", type=int, default=4, help="try all sequences of so many characters (default: 4)")
@@ -24,9 +21,7 @@ def main(arguments):
     options = parser.parse_args(arguments)
     versions = " with ".join(f"{name} {importlib.metadata.version(name)}" for name in ("gigatoken", "tokenizers"))
     sys.stdout.write(f"{versions}\n")
-    agrees = [
-        report_part(part, every=options.every, length=options.length, seconds=options.seconds) for part in options.parts
-    ]
+    agrees = [report_part(part, options) for part in options.parts]
     texts = compare_added_tokens(seed=1, count=options.added)
     sys.stdout.write(f"added tokens of {options.added:,} tokenizers: {len(texts):,} texts differ\n")
     for text in sorted(texts, key=len)[:3]:
@@ -34,12 +29,12 @@ def main(arguments):
     return 0 if all(agrees) and not texts else 1
 
 
-def report_part(part, *, every, length, seconds):
+def report_part(part, options):
     """Compare the engines on one part, print what was found, and return whether it is as the table says."""
     begin = time.monotonic()
-    points = sampled_points(part, every)
+    points = sampled_points(part, options.every)
     found = sorted(sweep_code_points(part, points))
-    texts = compare_sequences(part, length=length, seconds=seconds)
+    texts = compare_sequences(part, length=options.length, seconds=options.seconds)
     starts = [point for point in found if point - 1 not in found]
     ends = [point for point in found if point + 1 not in found]
     ranges = " ".join(f"{a:X}" if a == b else f"{a:X}-{b:X}" for a, b in zip(starts, ends, strict=True))

@@ -40,12 +40,10 @@ def random_documents(rng, count):
         vocabulary = _model()["vocab"]
         tokens = []
         for content in rng.sample(_CONTENTS, rng.randint(1, 5)):
-            options = {
-                name: rng.random() < share for name, share in [("lstrip", 0.3), ("rstrip", 0.3), ("special", 0.5)]
-            }
-            number = vocabulary.get(
-                content, len(vocabulary) + sum(token["content"] not in vocabulary for token in tokens)
-            )
+            shares = {"lstrip": 0.3, "rstrip": 0.3, "special": 0.5}
+            options = {name: rng.random() < share for name, share in shares.items()}
+            num_new = sum(token["content"] not in vocabulary for token in tokens)
+            number = vocabulary.get(content, len(vocabulary) + num_new)
             tokens.append({"id": number, "content": content, "single_word": False, "normalized": late, **options})
         tokens.sort(key=lambda token: token["id"])
         normalizer, pre_tokenizer = rng.choice(_FORMS)

@@ -6,21 +6,9 @@ import time
 
 from dsindex.text.encoders import SCHEMES
 from dsindex.text.engines import DIFFERING, PATTERNS, read_ranges
+from tests.agreement import texts as t
 from tests.agreement import vocabularies as v
 from tests.agreement.engines import BothEngines
-from tests.agreement.texts import (
-    CLASSES,
-    CODE_POINTS,
-    CONTEXTS,
-    NFC_CONTEXTS,
-    SCRIPTS,
-    composing_sequence,
-    in_contexts,
-    long_sequence,
-    neighbours,
-    pairs,
-    short_sequences,
-)
 from tests.support.foreign_tokenizers import sentencepiece_model
 
 TIKTOKEN = {f"tiktoken {scheme}": pattern for pattern, scheme in SCHEMES.items()}
@@ -76,39 +64,36 @@ def tokenizers_of(form, *, part):
     if part == "sentencepiece":
         yield sentencepiece_model(form)
         return
+    shuffled = random.Random(5).sample(v.joining_merges(), len(v.joining_merges()))
     if part in TIKTOKEN:
-        shuffled = random.Random(5).sample(v.joining_merges(), len(v.joining_merges()))
         yield from (v.ranks(form, merges) for merges in (v.joining_merges(), shuffled))
         return
-    normalizer, pre_tokenizer = form
+    steps = dict(zip(("normalizer", "pre_tokenizer"), form, strict=True))
     if part == "space-marks":
-        yield v.with_model(
-            v.space_mark_model(), added=["<s>", "</s>"], normalizer=normalizer, pre_tokenizer=pre_tokenizer
-        )
+        yield v.with_model(v.space_mark_model(), added=["<s>", "</s>"], **steps)
         return
-    yield v.with_model(v.joining_model(), normalizer=normalizer, pre_tokenizer=pre_tokenizer)
-    shuffled = random.Random(5).sample(v.joining_merges(), len(v.joining_merges()))
-    yield v.with_model(v.bpe(shuffled), normalizer=normalizer, pre_tokenizer=pre_tokenizer)
-    whole = v.bpe(words=[sequence.encode() for sequence in short_sequences(3)], ignore_merges=True)
-    yield v.with_model(whole, normalizer=normalizer, pre_tokenizer=pre_tokenizer)
+    yield v.with_model(v.joining_model(), **steps)
+    yield v.with_model(v.bpe(shuffled), **steps)
+    whole = v.bpe(words=[sequence.encode() for sequence in t.short_sequences(3)], ignore_merges=True)
+    yield v.with_model(whole, **steps)
 
 
-def sweep_code_points(part, points=CODE_POINTS):
+def sweep_code_points(part, points=t.CODE_POINTS):
     """Find the code points on which the engines differ in some context."""
     engines = BothEngines(next(tokenizers_of(forms(part)[0], part=part)), library_of(part))
     differing = _differing_in_contexts(engines, points, part=part)
     if part == "nfc":
-        candidates = sorted(set(points).difference(differing).intersection(SCRIPTS))
-        for point in list(_differing(engines, candidates, lambda point: pairs(point, neighbours(point)))):
-            near = neighbours(point)
+        candidates = sorted(set(points).difference(differing).intersection(t.SCRIPTS))
+        for point in list(_differing(engines, candidates, lambda point: t.pairs(point, t.neighbours(point)))):
+            near = t.neighbours(point)
             others = sorted(set(near) - _differing_in_contexts(engines, near, part=part))
-            differing.update([point] if engines.differ([pairs(point, others)]) else [])
+            differing.update([point] if engines.differ([t.pairs(point, others)]) else [])
     return sorted(differing)
 
 
 def _differing_in_contexts(engines, points, *, part):
-    contexts = NFC_CONTEXTS if part == "nfc" else CONTEXTS
-    found = set(_differing(engines, points, lambda point: in_contexts(point, contexts)))
+    contexts = t.NFC_CONTEXTS if part == "nfc" else t.CONTEXTS
+    found = set(_differing(engines, points, lambda point: t.in_contexts(point, contexts)))
     return found.union(_differing(engines, points, chr))
 
 
@@ -132,13 +117,13 @@ def compare_sequences(part, *, length, seconds):
     tried = [tokenizer for form in forms(part) for tokenizer in tokenizers_of(form, part=part)]
     for tokenizer in tried:
         engines = BothEngines(tokenizer, library_of(part))
-        for texts in _batches(short_sequences(length)):
+        for texts in _batches(t.short_sequences(length)):
             found += [texts[number] for number in engines.differ(texts)]
         rng, end = random.Random(part), time.monotonic() + seconds / len(tried)
         while time.monotonic() < end:
-            texts = [text for text in (long_sequence(rng) for _ in range(500)) if apart.isdisjoint(map(ord, text))]
+            texts = [text for text in (t.long_sequence(rng) for _ in range(500)) if apart.isdisjoint(map(ord, text))]
             if part == "nfc":
-                texts += [composing_sequence(rng, apart) for _ in range(1000)]
+                texts += [t.composing_sequence(rng, apart) for _ in range(1000)]
             found += [texts[number] for number in engines.differ(texts)]
     return found
 
@@ -158,7 +143,7 @@ def sampled_points(part, every):
     """Every n-th code point, and the ends of the ranges in the table with their neighbours."""
     ends = {point for ends in read_ranges(DIFFERING[part]) for point in ends}
     near = {point + step for point in ends for step in (-1, 0, 1)}
-    return sorted({*CODE_POINTS[::every], *near, *map(ord, CLASSES)}.intersection(CODE_POINTS))
+    return sorted({*t.CODE_POINTS[::every], *near, *map(ord, t.CLASSES)}.intersection(t.CODE_POINTS))
 
 
 def expected_points(part, points):

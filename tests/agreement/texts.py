@@ -62,11 +62,8 @@ def _composing():
     return [*moved, *composed, *"aeiouAEIOU " * 20, *map(chr, range(0x1100, 0x1200))]
 
 
-SCRIPTS = [
-    point
-    for first, last in [(0x80, 0x2BFF), (0xA640, 0xABFF), (0xFB00, 0x11FFF), (0x16000, 0x16FFF), (0x1D000, 0x1FFFF)]
-    for point in range(first, last + 1)
-]
+_BLOCKS = [(0x80, 0x2BFF), (0xA640, 0xABFF), (0xFB00, 0x11FFF), (0x16000, 0x16FFF), (0x1D000, 0x1FFFF)]
+SCRIPTS = [point for first, last in _BLOCKS for point in range(first, last + 1)]
 """Where new characters that compose can stand: not among ideographs, syllables, hieroglyphs and in private use."""
 
 

@@ -228,6 +228,12 @@ NOTES = {
         ("documents", "tool_calls", "tools"),
     ),
     "content": (PLAIN.replace("{{ m.content }}", ""), {}, ("content",)),
+    "tools of a message": (
+        "{% for t in tools or [] %}{{ t }}{% endfor %}" + PLAIN,
+        {"messages": [{"role": "system", "content": "by", "tools": [{"name": "f"}]}, {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Go", "label": "quality:4", "thinking_blocks": [{"thinking": "by"}]}]},
+        ("label", "thinking_blocks", "tools"),
+    ),
     "other texts": (
         PLAIN,
         {"messages": [{"role": "user", "content": "Hi"},

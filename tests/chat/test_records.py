@@ -21,6 +21,8 @@ TURNS = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]
 PARTS = [{"type": "text", "text": "a", "image_url": None}, {"type": "text", "text": "b"}]
 THOUGHT = {"reasoning_content": "t", "thinking": "t", "reasoning": "t"}
 
+NO_ARGUMENTS = ({}, {"arguments": None}, {"arguments": ""}, {"arguments": "null"}, {"arguments": {}})
+
 
 def call(arguments=CITY, **more):
     return {**more, "type": "function", "function": {"name": "f", "arguments": arguments}}
@@ -78,6 +80,10 @@ SHAPES = {
                                [{"role": "assistant", **THOUGHT, "thinking": "b"}]),
     "calls of JSON": ({"messages": [{"role": "assistant", "tool_calls": [json.dumps(call())]}]}, [calling(call())]),
     "null argument": ({"messages": [calling(call({"a": None}))]}, [calling(call({"a": None}))]),
+    "no arguments": ({"messages": [calling({"name": "f", **own}) for own in NO_ARGUMENTS]},
+                     [calling({"name": "f", "arguments": {}})] * len(NO_ARGUMENTS)),
+    "parameters of a call": ({"messages": [calling({"name": "f", "parameters": CITY})]},
+                             [calling({"name": "f", "parameters": CITY, "arguments": CITY})]),
     "former function_call": ({"messages": [{"role": "assistant", "content": None,
                                             "function_call": {"name": "f", "arguments": json.dumps(CITY)}}]},
                              [calling(call())]),
@@ -254,8 +260,15 @@ def test_variables_of_a_record_are_those_of_its_template():
         expected = {"enable_thinking": False, "tools": tools, "documents": documents}
         assert read({**record, "enable_thinking": column}).variables == expected
     assert read({"messages": [USER], "enable_thinking": False}).variables == {"enable_thinking": False}
-    given = {"messages": [USER], "tools": " ", "documents": None, "chat_template_kwargs": '{"a": 1}'}
-    assert read(given).variables == {"a": 1}
+    for blank in (" ", "null"):
+        given = {
+            "messages": [USER],
+            "tools": blank,
+            "functions": "null",
+            "documents": None,
+            "chat_template_kwargs": '{"a": 1}',
+        }
+        assert read(given).variables == {"a": 1}
     assert read({"messages": [USER], "tools": []}).variables == {"tools": []}
     functions = [{"type": "function", "function": tools[0]}]
     assert read({"messages": [USER], "functions": tools}).variables == {"tools": functions}

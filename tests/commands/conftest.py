@@ -46,6 +46,14 @@ def executor(request):
     return name
 
 
+@pytest.fixture(scope="module")
+def way(request):
+    """The options of a job, indirectly, for the same reason."""
+    if request.param.get("executor") == "ray":
+        request.getfixturevalue("ray_instance")
+    return request.param
+
+
 @pytest.fixture(autouse=True)
 def _unconnected(monkeypatch, request):
     """Tests that are not about Ray do not use the connection that others have left open for the session."""

@@ -48,18 +48,23 @@ dsindex.build("a", tokenizer="t", output_prefix="o", workers="two")
 dsindex.build("a", tokenizer="t")
 dsindex.build_index("a", seq_length="8")
 dsindex.merge(built, output_prefix="o", executor="dask")
+reveal_type(dsindex.build)
+reveal_type(dsindex.open)
 """
 
 
 @pytest.mark.exhaustive
-def test_type_checker_refuses_wrong_calls(tmp_path):
+def test_type_checker_knows_the_functions_and_refuses_wrong_calls(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "calls.py").write_text(CALLS)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "--no-error-summary"]
     shown = subprocess.run([*command, "calls.py"], capture_output=True, text=True, check=False, cwd=tmp_path).stdout
-    assert [line.split(":")[1] for line in shown.splitlines() if ": error:" in line] == ["8", "9", "10", "11", "12"], (
-        shown
-    )
+    errors, revealed = ([line for line in shown.splitlines() if kind in line] for kind in (": error:", "Revealed"))
+    assert [line.split(":")[1] for line in errors] == ["8", "9", "10", "11", "12"], shown
+    build, opened = revealed
+    assert "tokenizer: str | os.PathLike[str] | tokenizers" in build
+    assert build.endswith('-> dsindex.commands.build.BuildResult"')
+    assert "-> dsindex.datasets.indexed.IndexedDataset |" in opened
 
 
 @pytest.mark.parametrize(("use", "watched", "loaded"), [

@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.commands.build import run_build
-from dsindex.errors import FormatError, PlanError, UsageError
+from dsindex.errors import FormatError, PlanError
 from dsindex.formats.provenance import read_rows
 from dsindex.options.build import BuildConfig
-from dsindex.runtime.progress import Reporter
 from tests.support.golden import FAST, OWN, golden_runs
 from tests.support.jobs import run_config
 from tests.support.published import published
 
 RUNS = {**golden_runs(), "fast": FAST}
+ON_RAY = pytest.mark.ray
 
 # Every value of every option at least twice; the product of all would say no more.
 WAYS = [
@@ -23,45 +22,26 @@ WAYS = [
     {"executor": "local", "shard_size": "1KiB", "workers": 3, "engine": "gigatoken"},
     {"executor": "local", "shard_size": "64KiB", "workers": 3, "engine": "tokenizers"},
     {"executor": "local", "shard_size": "1KiB", "workers": 1, "engine": "tokenizers"},
+    {"executor": "processes", "shard_size": "16KiB", "workers": 2, "engine": "auto"},
+    pytest.param({"executor": "ray", "shard_size": "64KiB", "workers": 1, "engine": "tokenizers"}, marks=ON_RAY),
+    pytest.param({"executor": "ray", "shard_size": "4KiB", "workers": 3, "engine": "gigatoken"}, marks=ON_RAY),
 ]
-RAY_WAYS = [
-    {"executor": "ray", "shard_size": "64KiB", "workers": 1, "engine": "tokenizers"},
-    {"executor": "ray", "shard_size": "4KiB", "workers": 3, "engine": "gigatoken"},
-]
 
 
-def build_and_compare(run, way, folder, reporter):
-    config = BuildConfig(
-        input=(str(run.input),), tokenizer_model=str(run.tokenizer), json_keys=run.json_keys, append_eod=run.append_eod,
-        empty_documents="eod" if run is FAST else "keep",
-        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens, output_prefix=str(folder / run.name), **way,
-    )  # fmt: skip
-    run_build(config, reporter=reporter)
-    for key, expected in run.prefixes.items():
-        for suffix in ("bin", "idx"):
-            got = (folder / f"{run.name}_{key}_document.{suffix}").read_bytes()
-            assert got == expected.with_name(f"{expected.name}.{suffix}").read_bytes(), f"{key}.{suffix}"
-
-
-@pytest.mark.quick(15)
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.quick(17)
+@pytest.mark.parametrize("way", WAYS, ids=str, indirect=True)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_build_equals_megatron(run, way, tmp_path):
-    build_and_compare(run, way, tmp_path, Reporter())
-
-
-@pytest.mark.quick(2)
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-@pytest.mark.parametrize("way", RAY_WAYS, ids=str)
-@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_build_on_ray_equals_megatron(run, way, tmp_path):
-    build_and_compare(run, way, tmp_path, Reporter())
-
-
-def test_build_on_processes_equals_megatron(tmp_path):
-    way = {"executor": "processes", "shard_size": "16KiB", "workers": 2, "engine": "auto"}
-    build_and_compare(OWN.run("keys"), way, tmp_path, Reporter())
+    config = BuildConfig(
+        input=(str(run.input),), tokenizer_model=str(run.tokenizer), json_keys=run.json_keys, append_eod=run.append_eod,
+        empty_documents="eod" if run is FAST else "keep", output_prefix=f"{tmp_path}/{run.name}",
+        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens, **way,
+    )  # fmt: skip
+    run_config(config)
+    for key, expected in run.prefixes.items():
+        for suffix in ("bin", "idx"):
+            got = (tmp_path / f"{run.name}_{key}_document.{suffix}").read_bytes()
+            assert got == expected.with_name(f"{expected.name}.{suffix}").read_bytes(), f"{key}.{suffix}"
 
 
 @pytest.mark.parametrize("way", [{}, {"no_provenance": True}], ids=["provenance", "none"])
@@ -75,31 +55,19 @@ def test_documents_of_eod_alone_are_verified(way, make_config):
         run_config(make_config(input=options["input"], **way))
 
 
-def test_empty_documents_get_no_eod_without_append_eod(make_config):
-    with pytest.raises(UsageError, match="--empty-documents needs --append-eod"):
-        make_config(empty_documents="eod", append_eod=False)
-
-
 def test_several_inputs_are_one_after_the_other_for_any_cut(tmp_path, make_config):
     """Provenance and the manifest's content are under the law too."""
     outputs = []
     for number, (size, workers) in enumerate([("64MiB", 1), ("1KiB", 3), ("7KiB", 2)]):
         folder = tmp_path / str(number)
-        config = make_config(
-            input=(str(OWN.docs), str(OWN.sentences), str(OWN.docs)),
-            output_prefix=str(folder / "x"),
-            shard_size=size,
-            workers=workers,
-        )
-        run_config(config)
+        inputs = (str(OWN.docs), str(OWN.sentences), str(OWN.docs))
+        run_config(make_config(input=inputs, output_prefix=f"{folder}/x", shard_size=size, workers=workers))
         outputs.append(published(folder))
-    assert outputs[0].keys() == {
-        f"x_text_document.{suffix}" for suffix in ("bin", "idx", "manifest.json", "provenance.parquet")
-    }
+    suffixes = ("bin", "idx", "manifest.json", "provenance.parquet")
+    assert outputs[0].keys() == {f"x_text_document.{suffix}" for suffix in suffixes}
     assert outputs[0] == outputs[1] == outputs[2]
-    docs, sentences = (
-        run.prefixes["text"].with_suffix(".bin").read_bytes() for run in (OWN.run("eod"), OWN.run("sentences"))
-    )
+    prefixes = [OWN.run(name).prefixes["text"] for name in ("eod", "sentences")]
+    docs, sentences = (prefix.with_suffix(".bin").read_bytes() for prefix in prefixes)
     assert outputs[0]["x_text_document.bin"] == docs + sentences + docs
 
 

@@ -15,7 +15,6 @@ import dsindex
 from dsindex.cli.main import main
 from dsindex.cli.parser import COMMANDS, EveryCommand, load_model, make_parser, read_values
 from dsindex.options.model import options_of
-from tests.support.golden import OWN
 
 
 def parser_of(command):
@@ -142,40 +141,3 @@ def test_bash_completes_commands_flags_and_choices(line, words):
     bash = ["bash", "--norc", "--noprofile", "-c", IN_BASH, "bash", line]
     shown = subprocess.run(bash, env=own, capture_output=True, text=True, check=False)
     assert sorted(shown.stdout.split()) == words, shown.stderr
-
-
-INDEX = ["--seq-length", "16", "--epochs", "1"]
-LONG = "9" * 5000
-
-
-def build(folder, *words):
-    given = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "local"]
-    return main(["build", *given, "--output-prefix", str(folder / "x"), *words])
-
-
-@pytest.mark.parametrize(("words", "message"), [
-    (["--max-record-size", str(2**63)], "--max-record-size: '9223372036854775808' is not an integer from 1 to 92"),
-    (["--shard-size", "64"], "--shard-size: 64 has no unit\nhint: write 64MiB, or 64B for bytes"),
-    (["--sample", "1" * 400], f"--sample: {repr('1' * 80)[:80]}… is not a share above 0"),
-    (["--max-bad-records", LONG], f"--max-bad-records: {repr(LONG)[:80]}… is not a number such as 100"),
-    (["--shard-deadline", "inf"], "--shard-deadline: 'inf' is not a number "),
-    ([*INDEX[2:], "--seq-length", str(2**31 - 1)], "--seq-length: '2147483647' is not an integer from 2 to 2147483646"),
-    ([*INDEX[:2], "--num-samples", LONG], f"--num-samples: '{'9' * 79}… is not one to three numbers"),
-], ids=lambda words: " ".join(words)[:40] if isinstance(words, list) else "")  # fmt: skip
-def test_numbers_out_of_range_are_refused_before_work(words, message, tmp_path, capsys):
-    assert build(tmp_path / "out", *words) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith(f"error: {message}")
-    assert len(shown) < 300
-    assert not os.path.exists(tmp_path / "out")
-
-
-@pytest.mark.parametrize(("words", "message"), [
-    ([*INDEX, "--split", "one"], "--split: 'one' is not one to three shares"),
-    ([*INDEX, "--split", "0,1,0"], "--epochs counts epochs of train, which has no data"),
-    ([*INDEX, "--like", "missing.txt"], "missing.txt: "),
-], ids=lambda words: " ".join(words)[-40:] if isinstance(words, list) else "")  # fmt: skip
-def test_options_of_indices_that_fit_no_data_are_refused_before_the_build(words, message, tmp_path, capsys):
-    assert build(tmp_path / "out", *words) == 1
-    assert message in capsys.readouterr().err
-    assert not os.path.exists(tmp_path / "out")

@@ -21,9 +21,7 @@ from tests.support.jobs import config_of, run_config
 from tests.support.published import published
 
 NUM_LINES = 400
-BROKEN_LINES = {
-    line: BROKEN[kind] for line, kind in zip(sorted(random.Random(5).sample(range(NUM_LINES), 8)), BROKEN, strict=False)
-}
+BROKEN_LINES = dict(zip(sorted(random.Random(5).sample(range(NUM_LINES), 8)), BROKEN.values(), strict=False))
 
 
 @pytest.fixture(scope="module")
@@ -86,21 +84,6 @@ def test_a_compressed_input_gives_the_files_of_its_text(text, expected, tmp_path
     assert verified, verified.findings
     with pytest.raises(BadRecordError, match=rf"text, line {min(BROKEN_LINES) + 1}: "):
         build(source, tmp_path / "out", on_bad_record="fail", output_prefix=str(tmp_path / "out" / "y"))
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("name", ["members.gz", "one.zst", "one.xz", "one.bz2"])
-def test_a_damaged_input_is_named_and_nothing_published(text, tmp_path, name):
-    source = compressed(text, name, tmp_path)
-    content = source.read_bytes()
-    place = len(content) * 3 // 4
-    for damaged in (content[:-30], content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]):
-        source.write_bytes(damaged)
-        with pytest.raises(InputError, match=r"text: the \w+ \w+ that begins at byte \d+ is "):
-            build(source, tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} <= {"x.build", "x.progress.json"}
-    source.write_bytes(content)
-    build(source, tmp_path / "out", replace=True)
 
 
 def test_damage_is_told_before_the_bad_records_that_it_makes(text, tmp_path):

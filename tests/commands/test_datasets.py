@@ -32,20 +32,28 @@ def test_convert_goes_both_ways_and_between_eras(tmp_path, cli, monkeypatch):
         assert Path(f"z.{suffix}").read_bytes() == Path(f"x.{suffix}").read_bytes()
     cli(["convert", "y.pbin", "now.pbin"])
     assert Path("now.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], version="current")
+    assert "3 documents" in cli(["convert", "now.pbin", "then.pbin", "--pbin-era", "2024-01-30"]).out
+    assert Path("then.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], version="2024-01-30")
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 @pytest.mark.parametrize("command", [
     ["convert", "{}/a.pbin", "{}/taken.pbin"],
     ["pack", "--merge", "{}/a.pbin", "{}/a.pbin", "--output", "{}/taken.pbin"],
-], ids=lambda command: command[0])  # fmt: skip
+    ["merge", "--input", "{}/a", "{}/a", "--output-prefix", "{}/taken"],
+    ["merge", "--input", "{}/a", "{}/a", "--output-prefix", "{}/taken", "--replace"],
+    ["merge", "--input", "{}/a", "--output-prefix", "{}/folder/a", "--replace"],
+], ids=" ".join)  # fmt: skip
 def test_output_that_is_an_input_by_another_name_is_refused(tmp_path, cli, command, link):
     write_pbin(tmp_path / "a.pbin", [[1, 2, 3]])
-    link(tmp_path / "a.pbin", tmp_path / "taken.pbin")
-    before = {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()}
+    write_dataset(tmp_path / "a", [[[1, 2, 3]]])
+    for suffix in ("pbin", "bin", "idx"):
+        link(tmp_path / f"a.{suffix}", tmp_path / f"taken.{suffix}")
+    (tmp_path / "folder").symlink_to(tmp_path)
+    before = {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.glob("*.*")}
     said = cli([word.format(tmp_path) for word in command], 1).err
-    assert "taken.pbin is both an input and an output" in said
-    assert {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()} == before
+    assert re.search(r"/(taken|a)\.p?bin is both an input and an output", said)
+    assert {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.glob("*.*")} == before
 
 
 LIST_JOB = "--seq-length 4 --split 1 --executor local --plain-names --num-samples 5"

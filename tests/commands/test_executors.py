@@ -71,17 +71,10 @@ def die(_number):
 
 
 def die_once(number, folder):
-    if first_time(number, folder):
+    if not os.path.exists(path := f"{folder}/{number}"):
+        prepare(path)
         os.kill(os.getpid(), signal.SIGKILL)
     return number
-
-
-def first_time(number, folder):
-    try:
-        os.close(os.open(f"{folder}/{number}", os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True
 
 
 def call(function, *arguments):
@@ -114,9 +107,9 @@ def test_executor_runs_calls_and_reports_errors(make):
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize(
-    ("function", "message"), [(panic, "Panic: over"), (leave, "SystemExit: 3"), (fail_twice, "anerror")]
-)
+@pytest.mark.parametrize(("function", "message"), [
+    (panic, "Panic: over"), (leave, "SystemExit: 3"), (fail_twice, "anerror"),
+])  # fmt: skip
 def test_whatever_a_call_raises_reaches_the_driver(make, function, message):
     """A thread was lost by it, and a process could not send it, so the driver waited or blamed the worker."""
     with contextlib.closing(make(2)) as executor, pytest.raises(Exception, match=message):

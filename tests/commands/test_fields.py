@@ -2,18 +2,14 @@
 
 import json
 import random
-import re
 from itertools import pairwise
 
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.commands.verify import verify_dataset
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import PlanError, UsageError
+from dsindex.errors import PlanError
 from dsindex.options.build import BuildConfig
-from dsindex.options.datasets import VerifyConfig
-from dsindex.runtime.progress import Reporter
 from dsindex.text.tokenizer import load_tokenizer, shared_tokenizer
 from tests.support import jobs
 from tests.support.golden import OWN
@@ -28,6 +24,7 @@ KINDS = {
     "jq": {"json_keys": ("text", "both=.text + .meta.text", "list=. | [.text, .meta.text]")},
     "join": {"json_keys": ("text", ".meta.text", ".meta.tags"), "join": r"\n"},
     "join and where": {"json_keys": ("text", ".n | tostring"), "join": "\n\t", "where": ".meta.tags | length"},
+    "where": {"json_keys": ("text", ".meta.text"), "where": '.n > 7 and .meta.more.title != "t 9" and has("lang")'},
     "token ids": {"token_ids": ".meta.ids", "append_eod": True},
     "token ids where": {"token_ids": "own=.lists", "where": ".n > 7"},
 }
@@ -35,17 +32,13 @@ KINDS = {
 
 def record_of(number, rng):
     words = " ".join(rng.choices(["alpha", "Größe", "x\ny", "\U0001f600", '"q"', "<|endoftext|>"], k=rng.randrange(30)))
+    more = {"more": {"title": f"t {number}"}}
     ids = [rng.randrange(TOKENIZER.vocabulary_size) for _ in range(rng.randrange(8))]
     return {
         "text": f"top {number} {words}",
         "n": number,
         "lang": rng.choice(["en", "de"]),
-        "meta": {
-            "text": words,
-            "tags": rng.choices(["a", "b c"], k=rng.randrange(3)),
-            "ids": ids,
-            "more": {"title": f"t {number}"},
-        },
+        "meta": {"text": words, "tags": rng.choices(["a", "b c"], k=rng.randrange(3)), "ids": ids, **more},
         "lists": [ids, [], ids[:2]],
     }
 
@@ -95,19 +88,16 @@ def closed(sequences):
 
 def test_joined_texts_are_one_document(source, tmp_path):
     run_config(config_of(source, tmp_path, **KINDS["join"]))
-    assert documents(tmp_path / "x", "text") == [
-        closed([encode("\n".join([r["text"], r["meta"]["text"], "\n".join(r["meta"]["tags"])]))])
-        for r in good_records(source)
-    ]
+    texts = [[r["text"], r["meta"]["text"], *(r["meta"]["tags"] or [""])] for r in good_records(source)]
+    assert documents(tmp_path / "x", "text") == [closed([encode("\n".join(own))]) for own in texts]
 
 
 def test_token_ids_are_stored_as_they_are(source, tmp_path):
     run_config(config_of(source, tmp_path, token_ids=".meta.ids"))
     assert documents(tmp_path / "x", "meta.ids") == [closed([r["meta"]["ids"]]) for r in good_records(source)]
     report = run_config(config_of(source, tmp_path / "lists", token_ids="lists", append_eod=False))
-    assert documents(tmp_path / "lists" / "x", "lists") == [
-        [ids for ids in r["lists"] if ids] for r in good_records(source)
-    ]
+    expected = [[ids for ids in r["lists"] if ids] for r in good_records(source)]
+    assert documents(tmp_path / "lists" / "x", "lists") == expected
     assert report.run.engine is None
 
 
@@ -119,13 +109,6 @@ def test_filtered_records_are_counted(source, tmp_path, capsys):
     content = json.loads((tmp_path / "x_text_document.manifest.json").read_bytes())["content"]
     assert content["account"]["filtered"] == content["inputs"][0]["filtered"] == 101
     assert content["options"]["where"] == ".n < 100"
-
-
-def verify(prefix):
-    config = VerifyConfig(
-        prefix, against_source=True, tokenizer_model=str(OWN.plain_tokenizer), executor="local", workers=2
-    )
-    return verify_dataset(prefix, config, reporter=Reporter())
 
 
 @pytest.fixture(scope="module")
@@ -144,16 +127,13 @@ def expected(source, tmp_path_factory):
 
 
 @pytest.mark.quick(4)
-@pytest.mark.parametrize("kind", KINDS)
-def test_output_does_not_depend_on_the_way(kind, source, expected, tmp_path):
-    run_config(config_of(source, tmp_path, **KINDS[kind], shard_size="5KiB", workers=3))
+@pytest.mark.parametrize(("kind", "executor"), [
+    *((kind, "local") for kind in KINDS), ("join and where", "processes"),
+    pytest.param("join and where", "ray", marks=pytest.mark.ray),
+], indirect=["executor"])  # fmt: skip
+def test_output_does_not_depend_on_the_way(kind, executor, source, expected, tmp_path):
+    run_config(config_of(source, tmp_path, **KINDS[kind], executor=executor, shard_size="5KiB", workers=3))
     assert published(tmp_path) == expected(kind)
-
-
-@pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
-def test_output_of_other_executors_is_the_same(executor, source, expected, tmp_path):
-    run_config(config_of(source, tmp_path, **KINDS["join and where"], executor=executor, shard_size="9KiB", workers=2))
-    assert published(tmp_path) == expected("join and where")
 
 
 def test_other_fields_are_another_plan(source, tmp_path):
@@ -161,29 +141,3 @@ def test_other_fields_are_another_plan(source, tmp_path):
     assert run_config(config_of(source, tmp_path)).already_complete
     with pytest.raises(PlanError, match=r'where was not given and is "\.n"'):
         run_config(config_of(source, tmp_path, where=".n"))
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"json_keys": (".a | .b",)}, r"'\.a \| \.b' cannot be part of .*\nhint: name the output, as in NAME=\.a \| \.b"),
-    ({"json_keys": ('.["a/b"]',)}, r"'a/b' cannot be part of a file name\nhint: name the output, as in NAME="),
-    ({"json_keys": ("text", ".text")}, r"two outputs have the same name: text text"),
-    ({"token_ids": "x=.a[0]"}, r"--token-ids: 'x=\.a\[0\]' is a jq expression"),
-    ({"join": "\\x"}, "is not an escape"),
-])  # fmt: skip
-def test_options_that_do_not_fit_are_refused(options, message):
-    with pytest.raises(UsageError, match=message):
-        BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **options)
-
-
-@pytest.mark.parametrize(("flags", "message"), [
-    (("--where", ".n |"), r"jq pattern '\.n \|': syntax error"),
-    (("--where", ".n + {}"), r"a\.jsonl, line 1: pattern `\.n \+ \{\}` fails"),
-    (("--token-ids", "text"), r"line 1: the value under the key 'text' is a s.* a list of token ids from 0 to \d+"),
-])  # fmt: skip
-def test_bad_fields_get_one_sentence(flags, message, tmp_path, capsys):
-    (tmp_path / "a.jsonl").write_text('{"n": 1, "text": "a", "meta": {"x": 1, "big": [1, 9999999]}}\n')
-    words = ("build", "--input", tmp_path / "a.jsonl", "--tokenizer-model", OWN.plain_tokenizer, *flags)
-    assert main([*map(str, words), "--output-prefix", str(tmp_path / "out" / "x"), "--executor", "local"]) == 1
-    shown = capsys.readouterr().err.partition("error: ")[2]
-    assert re.search(message, shown), shown
-    assert not list(tmp_path.glob("out/*.bin"))

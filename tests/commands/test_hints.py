@@ -101,6 +101,8 @@ CASES = {
     "other-build": (HALTED + " --work-dir halted.build", {"--work-dir": "NEW.work"}),
     "other-options": (HALTED.replace("NEW", "halted"), {"--replace": ""}),
     "dotless": (TEXT + " --where 'id > 3'", {".id": "--where"}),
+    "quotes": (TEXT + """ --where ".id != 'a'" """, {"double quotes": "--where '.id != \"a\"'"}),
+    "assigns": (TEXT + " --where '.id = 3'", {"==": "--where '.id == 3'"}),
     "and": (TEXT + " --where '.id > 3 && .id < 9'", {"and": "--where '.id > 3 and .id < 9'"}),
     "journal": (HALTED.replace("NEW", "halted") + " --work-dir unreadable.work", {"--work-dir": "NEW.work"}),
     "work-folder": (TEXT + " --work-dir tok", {"--work-dir": "NEW.work"}),

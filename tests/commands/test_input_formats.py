@@ -15,12 +15,10 @@ from dsindex.formats.provenance import read_rows
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
+from tests.text.test_tables import write_table
 
 WORDS = 'naïve 水 \u2028 words, "quoted" '
-RECORDS = [
-    {"text": f"Record {number}: {WORDS * (number % 7)}", "title": f"T{number % 5}", "n": number}
-    for number in range(500)
-]
+RECORDS = [{"text": f"Record {n}: {WORDS * (n % 7)}", "title": f"T{n % 5}", "n": n} for n in range(500)]
 RECORDS[17]["text"] = ""
 RECORDS[18]["text"] = "two\nlines\r\nand a half"
 
@@ -37,52 +35,28 @@ def data(out):
     return {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".bin", ".idx")}
 
 
-def table():
-    return pa.Table.from_pylist(RECORDS)
-
-
-def write_parquet(path, **options):
-    pq.write_table(table(), path, row_group_size=60, **options)
-
-
-def write_dictionary(path):
-    encoded = table().set_column(1, "title", table()["title"].dictionary_encode())
-    pq.write_table(encoded, path, row_group_size=33)
-
-
-def write_arrow_file(path):
-    with pa.ipc.new_file(path, table().schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(table(), max_chunksize=70)
-
-
-def write_arrow_stream(path):
-    with pa.ipc.new_stream(path, table().schema) as writer:
-        writer.write_table(table(), max_chunksize=41)
-
-
+TABLE = pa.Table.from_pylist(RECORDS)
+ENCODED = TABLE.set_column(1, "title", TABLE["title"].dictionary_encode())
 FORMATS = {
-    "dictionary.parquet": write_dictionary, "parquet-by-content": write_parquet, "file.arrow": write_arrow_file,
-    "stream.arrow": write_arrow_stream,
+    "dictionary.parquet": (ENCODED, "parquet", 33), "parquet-by-content": (TABLE, "parquet", 60),
+    "file.arrow": (TABLE, "arrow-file", 70), "stream.arrow": (TABLE, "arrow-stream", 41),
 }  # fmt: skip
+"""Name of a file → what it holds, its format and the rows of a group."""
 WAYS = [{"shard_size": "1KiB", "workers": 3}, {"shard_size": "9KiB", "executor": "processes"}]
 
 
 @pytest.fixture(scope="module")
-def jsonl(tmp_path_factory):
+def expected(tmp_path_factory):
     path = tmp_path_factory.mktemp("lines") / "x.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
-    return path
-
-
-@pytest.fixture(scope="module")
-def expected(jsonl):
-    build(jsonl, jsonl.parent / "out")
-    return data(jsonl.parent / "out")
+    build(path, path.parent / "out")
+    return data(path.parent / "out")
 
 
 @pytest.mark.parametrize(("name", "way"), [(name, WAYS[n % 2]) for n, name in enumerate(FORMATS)], ids=str)
 def test_a_table_gives_the_data_of_its_rows_as_lines(expected, tmp_path, name, way):
-    FORMATS[name](tmp_path / name)
+    table, format, group_rows = FORMATS[name]
+    write_table(tmp_path / name, table, format, group_rows=group_rows, compression="zstd")
     report = build(tmp_path / name, tmp_path / "out", **way)
     assert data(tmp_path / "out") == expected
     assert report.counts.lines == report.counts.kept == len(RECORDS)
@@ -91,7 +65,7 @@ def test_a_table_gives_the_data_of_its_rows_as_lines(expected, tmp_path, name, w
 
 
 def test_provenance_of_a_table_names_row_groups_and_rows(tmp_path):
-    write_parquet(tmp_path / "x.parquet")
+    write_table(tmp_path / "x.parquet", TABLE, "parquet", group_rows=60)
     build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1KiB")
     inputs, groups, rows = read_rows(str(tmp_path / "out/x_text_document.provenance.parquet"), 0, len(RECORDS))
     assert set(inputs.tolist()) == {0}
@@ -100,21 +74,6 @@ def test_provenance_of_a_table_names_row_groups_and_rows(tmp_path):
     report = verify(tmp_path / "out/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
     assert report, report.findings
     assert "against the source" in report.reports[0].checks[-1].name
-
-
-def test_paths_and_patterns_read_tables_like_lines(tmp_path):
-    rows = [{"meta": {"text": record["text"], "tags": ["a", record["title"]]}, "n": record["n"]} for record in RECORDS]
-    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=77)
-    keys = (".meta.text", "tags=.meta.tags")
-    ways = {
-        "jq": {"json_keys": (*keys, "both=.meta.tags[1] + .meta.text"), "where": ".n % 3 != 1"},
-        "join": {"json_keys": keys, "join": r"\n"},
-    }
-    for way, options in ways.items():
-        for name in ("x.jsonl", "x.parquet"):
-            build(tmp_path / name, tmp_path / f"{way}-{name}", **options)
-        assert data(tmp_path / f"{way}-x.jsonl") == data(tmp_path / f"{way}-x.parquet")
 
 
 def test_plain_text_has_a_document_per_line_or_per_file(tmp_path):
@@ -151,7 +110,7 @@ def test_bad_rows_are_set_aside_with_their_place(tmp_path):
 
 
 def test_a_table_is_estimated_and_a_column_that_is_missing_or_of_another_type_is_named(tmp_path):
-    write_parquet(tmp_path / "x.parquet")
+    write_table(tmp_path / "x.parquet", TABLE, "parquet", group_rows=60)
     estimate = estimate_build(config_of(BuildConfig, tmp_path / "x.parquet", output_prefix=str(tmp_path / "x")))
     assert estimate.estimate.documents == pytest.approx(len(RECORDS), rel=0.3)
     for key, said in (("body", r"x\.parquet: column 'body': .*\n.*text"), ("n", r"x\.parquet: column 'n': .*int64")):
@@ -160,11 +119,7 @@ def test_a_table_is_estimated_and_a_column_that_is_missing_or_of_another_type_is
     assert not list((tmp_path / "out").iterdir())
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("x.txt", r"x\.txt: not JSON lines, .*\n.*--input-format lines .*--input-format document"),
-    ("x.parquet", r"x\.parquet: not JSON lines, Parquet or Arrow\nhint: unpack it"),
-])  # fmt: skip
-def test_a_name_is_held_to_what_it_promises(tmp_path, name, said):
-    (tmp_path / name).write_text('{"text": "a"}\n')
-    with pytest.raises(InputError, match=said):
-        build(tmp_path / name, tmp_path / "out")
+def test_a_name_is_held_to_what_it_promises(tmp_path):
+    (tmp_path / "x.parquet").write_text('{"text": "a"}\n')
+    with pytest.raises(InputError, match=r"x\.parquet: not JSON lines, Parquet or Arrow\nhint: unpack it"):
+        build(tmp_path / "x.parquet", tmp_path / "out")

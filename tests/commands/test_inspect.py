@@ -47,14 +47,11 @@ def inspect(cli, *arguments, code=0):
     return json.loads(cli(["inspect", *arguments, "--json"], code).out)
 
 
-def texts_of(seen):
-    return ["".join(piece["text"] or "?" for piece in excerpt["pieces"]) for excerpt in seen["excerpts"]]
-
-
 def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
     seen = inspect(cli, built)
     assert (seen["kind"], seen["facts"]["documents"], seen["findings"]) == ("MMIDIDX", 3, [])
-    assert [text.removesuffix("<|endoftext|>") for text in texts_of(seen)] == TEXTS
+    texts = ["".join(piece["text"] or "?" for piece in excerpt["pieces"]) for excerpt in seen["excerpts"]]
+    assert [text.removesuffix("<|endoftext|>") for text in texts] == TEXTS
     assert [excerpt["origin"]["source"]["line"] for excerpt in seen["excerpts"]] == [1, 2, 3]
     assert seen["lengths"]["documents"]["total"] == seen["facts"]["tokens"]
     found, shown = dsindex.inspect(built), io.StringIO()
@@ -113,11 +110,8 @@ def test_a_blend_shows_its_weights_and_documents_of_all_of_a_dataset(tmp_path, c
     write_dataset(tmp_path / "b", [[[7] * 90]])
     words = ["--seq-length", "8", "--num-samples", "16", "--split", "1,0,0", "--data-cache-path", "cache"]
     cli(["index", "--data-path", "3", "a", "1", "b", *words])
-    assert inspect(cli, "cache")["facts"]["caches"][:3] == [
-        "train: a blend of 2, 16 samples",
-        "  a: weight 0.75, 12 samples (75.0%)",
-        "  b: weight 0.25, 4 samples (25.0%)",
-    ]
+    parts = ["  a: weight 0.75, 12 samples (75.0%)", "  b: weight 0.25, 4 samples (25.0%)"]
+    assert inspect(cli, "cache")["facts"]["caches"][:3] == ["train: a blend of 2, 16 samples", *parts]
     assert [excerpt["document"] for excerpt in inspect(cli, "a")["excerpts"]] == [2, 6, 10]
 
 
@@ -140,10 +134,8 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
     shown = cli(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]).out
     assert "\n    5│[6]│ … 1 more token\n" in shown
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
-    assert any(
-        "not a uint8 mask for every token" in found
-        for found in inspect(cli, str(tmp_path / "chat"), code=1)["findings"]
-    )
+    findings = inspect(cli, str(tmp_path / "chat"), code=1)["findings"]
+    assert any("not a uint8 mask for every token" in found for found in findings)
 
 
 def test_a_work_folder_says_how_far_its_job_is(make_config, tmp_path, cli):

@@ -4,44 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from dsindex.cli.main import main
 from dsindex.commands.token_data import cut_pieces
 from dsindex.text.encoders import encode_by_reference
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
 from tests.support.golden import TOKENIZERS
 
-
-def test_fairseqs_index_is_named(tmp_path, capsys):
-    (tmp_path / "old.idx").write_bytes(b"TNTIDX\0\0" + bytes(40))
-    (tmp_path / "old.bin").write_bytes(bytes(8))
-    for command in ("inspect", "verify"):
-        assert main([command, str(tmp_path / "old")]) == 1
-        shown = "".join(capsys.readouterr())
-        assert "a TNTIDX index of fairseq, which --dataset-impl lazy or cached wrote" in shown
-        assert "MMIDIDX\n" not in shown
+FILES = {"m.model": sentencepiece_model("llama2"), "cl100k_base.tiktoken": tiktoken_file()}
 
 
-TEXT = "A naïve fox, 数 and 🦊🦊\r\n  twice\x1b[2J."
-
-
-def test_pieces_together_are_the_text():
-    tokenizer = load_tokenizer(str(TOKENIZERS["gpt2"]))
-    ids = encode_by_reference(tokenizer, [TEXT], add_special_tokens=False)[0]
+@pytest.mark.parametrize("name", ["gpt2", *FILES])
+def test_pieces_together_are_the_text(name, tmp_path):
+    for file, content in FILES.items():
+        (tmp_path / file).write_bytes(content)
+    tokenizer = load_tokenizer(str(tmp_path / name if name in FILES else TOKENIZERS[name]))
+    text = "a fox and 数 twice" if name in FILES else "A naïve fox, 数 and 🦊🦊\r\n  twice\x1b[2J."
+    ids = encode_by_reference(tokenizer, [text], add_special_tokens=False)[0]
     pieces = cut_pieces(tokenizer, ids)
-    assert "".join(piece.text or "" for piece in pieces) == TEXT
+    assert "".join(piece.text or "" for piece in pieces) == text
     assert [token for piece in pieces for token in piece.ids] == ids
     assert len(pieces) > 5
-    assert "\ufffd" not in "".join(piece.text or "" for piece in pieces)
-
-
-@pytest.mark.parametrize("name", ["m.model", "cl100k_base.tiktoken"])
-def test_pieces_of_other_libraries_are_the_text(name, tmp_path):
-    (tmp_path / name).write_bytes(sentencepiece_model("llama2") if name == "m.model" else tiktoken_file())
-    tokenizer = load_tokenizer(str(tmp_path / name))
-    ids = encode_by_reference(tokenizer, ["a fox and 数 twice"], add_special_tokens=False)[0]
-    pieces = cut_pieces(tokenizer, ids)
-    assert "".join(piece.text or "" for piece in pieces) == "a fox and 数 twice"
     after = cut_pieces(tokenizer, ids[2:], before=ids[:2])
     assert [piece.text for piece in after] == [piece.text for piece in pieces][-len(after) :]
 

@@ -22,7 +22,6 @@ from tests.support.golden import OWN
 from tests.support.jobs import run_config
 
 CONFIG = instruct_jobs.SPLIT_IN_PARTS
-FOLDERS = ("chat_parquet_768", "chat_bridge_768")
 SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 

@@ -24,9 +24,7 @@ def merge_into(prefix, inputs, **options):
 @pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
 def test_merge_equals_megatron(golden, executor, tmp_path):
     # Megatron's order is that of the names; the suffix may be typed, as a shell completes it.
-    inputs = tuple(
-        f"{prefix}{suffix}" for prefix, suffix in zip(golden.merge_inputs, ("", ".bin", ".idx"), strict=True)
-    )
+    inputs = tuple(map("{}{}".format, golden.merge_inputs, ("", ".bin", ".idx")))
     run_config(merge_into(tmp_path / "m", inputs, executor=executor))
     for suffix in ("bin", "idx"):
         got = (tmp_path / f"m.{suffix}").read_bytes()
@@ -62,25 +60,12 @@ def folder(tmp_path_factory):
     (folder / "a.jsonl").write_bytes(b"".join(lines[:20]))
     (folder / "b.jsonl").write_bytes(b"\n" + b"".join(lines[20:35]))
     for name in "ab":
-        dsindex.build(
-            [str(folder / f"{name}.jsonl")],
-            tokenizer=str(OWN.plain_tokenizer),
-            append_eod=True,
-            output_prefix=str(folder / name),
-        )
+        options = {"append_eod": True, "output_prefix": str(folder / name)}
+        dsindex.build(str(folder / f"{name}.jsonl"), tokenizer=str(OWN.plain_tokenizer), **options)
     a, b = (str(folder / f"{name}_text_document") for name in "ab")
     dsindex.merge([b, a], output_prefix=str(folder / "inner"))
     dsindex.merge([f"{a}.bin", str(folder / "inner")], output_prefix=str(folder / "outer"))
     return folder
-
-
-@pytest.fixture
-def copy(folder, tmp_path):
-    """A copy, whose manifests name its own files."""
-    shutil.copytree(folder, tmp_path / "copy")
-    for path in (tmp_path / "copy").glob("*.manifest.json"):
-        path.write_text(path.read_text().replace(str(folder), str(tmp_path / "copy")))
-    return tmp_path / "copy"
 
 
 def test_shared_tokenizer_is_recorded(folder):
@@ -94,7 +79,9 @@ def test_shared_tokenizer_is_recorded(folder):
 
 
 @pytest.mark.parametrize("change", ["another", "stale"])
-def test_tokenizer_that_is_not_shared_is_not_recorded(copy, change):
+def test_tokenizer_that_is_not_shared_is_not_recorded(folder, tmp_path, change):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
     path = copy / "b_text_document.manifest.json"
     manifest = json.loads(path.read_text())
     if change == "another":

@@ -9,7 +9,7 @@ import pytest
 import dsindex
 from dsindex.cli.main import main
 from tests.support.datasets import write_dataset
-from tests.support.golden import GOLDEN
+from tests.support.golden import GOLDEN, golden_cases
 
 
 @pytest.fixture(autouse=True)
@@ -64,9 +64,8 @@ def test_weights_of_a_job_are_explained(capsys):
 def test_weights_of_splits_with_different_sums_are_told(tmp_path, capsys):
     write_dataset(tmp_path / "other", [[[1] * 50]])
     shown = plan("--data-path 60 web 40 books --valid-data-path 0.3 code 0.7 other --seq-length 10", capsys)
-    assert shown["warnings"] == [
-        "the weights sum to 100 in train, 1 in valid: Megatron divides each split's by their sum"
-    ]
+    said = "the weights sum to 100 in train, 1 in valid: Megatron divides each split's by their sum"
+    assert shown["warnings"] == [said]
 
 
 def test_splits_have_flags_of_their_own(capsys):
@@ -95,21 +94,15 @@ def test_every_split_is_counted(capsys):
     assert out.splitlines()[3].split()[-2:] == ["150", "150"]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case for case in json.loads((GOLDEN / "gpt_index_cases.json").read_bytes()) if "blend" in case["name"]],
-    ids=lambda case: case["name"],
-)
-def test_plan_of_a_blend_is_what_megatron_draws(case, monkeypatch, capsys):
+@pytest.mark.parametrize("name", [name for name in golden_cases() if name.startswith("own-blend")])
+def test_plan_of_a_blend_is_what_megatron_draws(name, monkeypatch, capsys):
     monkeypatch.chdir(GOLDEN)
+    case = golden_cases()[name].case
     weights = [str(weight) for weight in case.get("weights", [])]
     words = [word for pair in zip(weights, case["prefixes"], strict=True) for word in pair] if weights else None
     size = [] if case["num_samples"][0] is None else ["--train-samples", str(case["num_samples"][0])]
-    shown = plan(
-        f"--data-path {' '.join(words or case['prefixes'])} {' '.join(size)} --seq-length {case['sequence_length']} "
-        f"--split {case['split']}",
-        capsys,
-    )
+    job = f"--seq-length {case['sequence_length']} --split {case['split']} {' '.join(size)}"
+    shown = plan(f"--data-path {' '.join(words or case['prefixes'])} {job}", capsys)
     [index] = Path(f"cache/{case['name']}").glob("*-BlendedDataset-train-dataset_index.npy")
     drawn = np.bincount(np.load(index), minlength=len(case["prefixes"])).tolist()
     assert shown["num_samples"] == sum(drawn) == case["lengths"][0]

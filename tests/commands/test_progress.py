@@ -19,19 +19,11 @@ from tests.support.golden import GOLDEN
 MB = 10**6
 
 
-class Clock:
-    """Plays time.monotonic()."""
-
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(progress.time, "monotonic", clock)
+    """Plays time.monotonic()."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
     return clock
 
 
@@ -52,17 +44,11 @@ def test_log_gets_a_line_every_few_seconds(clock, capsys):
     ]
 
 
-class Terminal(io.StringIO):
-    """Standard error of a person."""
-
-    def isatty(self):
-        return True
-
-
 def test_terminal_gets_a_bar(monkeypatch, clock):
     for name, value in {"TERM": "xterm", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(progress, "BAR_SECONDS", 0.0)
     with Reporter().showing(progress.standard_display()) as reporter:
         reporter.say("a [word] first")
@@ -75,31 +61,18 @@ def test_terminal_gets_a_bar(monkeypatch, clock):
     assert re.search(rf"a \[word\] first.*{bar}.*merge.* done in", shown, re.DOTALL)
 
 
-@pytest.fixture
-def beside(tmp_path):
-    """The path of a progress file beside an output x."""
-    return tmp_path / "x.progress.json"
-
-
-def show(path):
-    return Reporter().showing(ProgressFile(str(path).removesuffix(".progress.json")))
-
-
-def ended_by(error, note):
-    error.add_note(note)
-    return error
-
-
 @pytest.mark.parametrize(("error", "state", "reason"), [
     (None, "done", None),
     (InputError("a.jsonl: gone"), "failed", "a.jsonl: gone"),
     (KeyError("x"), "failed", "KeyError: 'x'"),
-    (ended_by(KeyboardInterrupt(), "2 shards are kept"), "stopped", "interrupted; 2 shards are kept"),
+    (KeyboardInterrupt(), "stopped", "interrupted; 2 shards are kept"),
 ], ids=["done", "failed", "bug", "interrupted"])  # fmt: skip
-def test_file_says_how_the_job_ended(beside, error, state, reason):
-    with contextlib.suppress(BaseException), show(beside):
+def test_file_says_how_the_job_ended(tmp_path, error, state, reason):
+    beside = tmp_path / "x.progress.json"
+    with contextlib.suppress(BaseException), Reporter().showing(ProgressFile(str(tmp_path / "x"))):
         assert json.loads(beside.read_bytes())["state"] == "running"
         if error is not None:
+            error.add_note("2 shards are kept")
             raise error
     entry = json.loads(beside.read_bytes())
     assert (entry["state"], entry["error"], f"{entry['output']}.progress.json") == (state, reason, str(beside))

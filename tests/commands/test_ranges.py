@@ -15,62 +15,38 @@ from tests.support.jobs import config_of, run_config
 
 STEP = 4096
 """Bytes of a range, and so of a digest block, in these tests."""
-OWN_BIN = OWN.run("eod").prefixes["text"].with_name("eod_text_document.bin")
-
-pytestmark = pytest.mark.usefixtures("small_ranges")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def small_ranges(monkeypatch):
     monkeypatch.setattr("dsindex.runtime.job.RANGE_BYTES", STEP)
     monkeypatch.setattr("dsindex.store.local.DIGEST_BLOCK_BYTES", STEP)
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """Names of all calls, in the order in which they were begun."""
-    names = []
-    start = ThreadExecutor.start
+@pytest.mark.parametrize("name", ["eod", "keys"])
+def test_ranges_are_merged_before_the_last_shard_is_begun(name, tmp_path, monkeypatch):
+    started, start = [], ThreadExecutor.start
 
     def recorded(executor, call, **options):
-        names.append(call.name)
+        started.append(call.name)
         return start(executor, call, **options)
 
     monkeypatch.setattr(ThreadExecutor, "start", recorded)
-    return names
-
-
-def early(started):
-    """Ranges that were begun before the last shard was."""
-    last = max(place for place, name in enumerate(started) if name.startswith("tokenize["))
-    return [name for name in started[:last] if name.startswith("merge[")]
-
-
-def merged(started):
-    return [name for name in started if name.startswith("merge[")]
-
-
-def partials(folder):
-    return sorted(folder.glob("*.partial"))
-
-
-@pytest.mark.parametrize("name", ["eod", "keys"])
-def test_ranges_are_merged_before_the_last_shard_is_begun(name, tmp_path, started):
     run = OWN.run(name)
     own = {"tokenizer_model": str(run.tokenizer), "json_keys": run.json_keys, "append_eod": True}
     own |= {"output_prefix": str(tmp_path / run.name), "workers": 1, "shard_size": "4KiB", "replace": True}
     run_config(config_of(BuildConfig, run.input, **own))
-    assert len(early(started)) >= 6
-    assert len(merged(started)) == len(set(merged(started)))
+    last = max(place for place, name in enumerate(started) if name.startswith("tokenize["))
+    assert len([name for name in started[:last] if name.startswith("merge[")]) >= 6
+    merged = [name for name in started if name.startswith("merge[")]
+    assert len(merged) == len(set(merged))
     for key, expected in run.prefixes.items():
         prefix = tmp_path / f"{run.name}_{key}_document"
-        for suffix in ("bin", "idx"):
-            assert (tmp_path / f"{prefix.name}.{suffix}").read_bytes() == expected.with_name(
-                f"{expected.name}.{suffix}"
-            ).read_bytes()
+        for suffix in (".bin", ".idx"):
+            assert prefix.with_suffix(suffix).read_bytes() == expected.with_suffix(suffix).read_bytes()
         recorded = json.loads((tmp_path / f"{prefix.name}.manifest.json").read_bytes())["content"]["digests"]["bin"]
         assert recorded["xxh3_128"] == digest_file(f"{prefix}.bin")
-    assert not partials(tmp_path)
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_what_a_power_cut_must_not_take_is_synced_first(make_config, monkeypatch):

@@ -12,28 +12,19 @@ from dsindex.datasets.documents import open_documents
 from tests.support.datasets import write_dataset
 
 
-def some_documents(seed, num):
-    """Documents of few different tokens and lengths, many of them equal and some empty."""
-    random = np.random.RandomState(seed)
-    kinds = [random.randint(0, 9, size).tolist() for size in (0, 1, 1, 2, 3, 5, 40, 41)]
-    return [kinds[kind] for kind in random.randint(0, len(kinds), num)]
-
-
-def measured(folder, documents, sizes=None, threads=2, **options):
-    prefix = write_dataset(folder / "d", [[document] for document in documents])
-    sizes = sizes or [len(documents)]
-    sources = Sources(names=[str(number) for number in range(len(sizes))], num_documents=sizes)
-    return measure(open_documents(DetectedDataset(kind="MMIDIDX", path=prefix)), sources, threads=threads, **options)
-
-
 @pytest.mark.parametrize("block_tokens", [1 << 24, 50, 7])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_pass_finds_what_a_slow_reference_finds(seed, block_tokens, tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "BLOCK_TOKENS", block_tokens)
-    documents = some_documents(seed, 200)
+    random = np.random.RandomState(seed)
+    kinds = [random.randint(0, 9, size).tolist() for size in (0, 1, 1, 2, 3, 5, 40, 41)]
+    documents = [kinds[kind] for kind in random.randint(0, len(kinds), 200)]
     lengths = [len(document) for document in documents]
     masks = np.arange(sum(lengths)) % 3 == 0
-    found = measured(tmp_path, documents, [50, 0, 150], threads=1 + seed, masks=masks)
+    prefix = write_dataset(tmp_path / "d", [[document] for document in documents])
+    sources = Sources(names=["0", "1", "2"], num_documents=[50, 0, 150])
+    whole = open_documents(DetectedDataset(kind="MMIDIDX", path=prefix))
+    found = measure(whole, sources, threads=1 + seed, masks=masks)
     assert (found.documents, found.tokens, found.lengths.empty) == (200, sum(lengths), lengths.count(0))
     ids = Counter(token for document in documents for token in document)
     assert {token: num for token, num in enumerate(found.counts.tolist()) if num} == ids
@@ -42,12 +33,9 @@ def test_pass_finds_what_a_slow_reference_finds(seed, block_tokens, tmp_path, mo
     numbers = [number for number in range(200) if lengths[number]]
     assert list(found.longest) == sorted(numbers, key=lambda number: (-lengths[number], number))[:MOST_NAMED]
     assert list(found.shortest) == sorted(numbers, key=lambda number: (lengths[number], number))[:MOST_NAMED]
-    head = sum(lengths[:50])
-    assert found.by_source.tolist() == [
-        [50, head, int(masks[:head].sum())],
-        [0, 0, 0],
-        [150, sum(lengths[50:]), int(masks[head:].sum())],
-    ]
+    head, tail = sum(lengths[:50]), sum(lengths[50:])
+    first, last = [50, head, int(masks[:head].sum())], [150, tail, int(masks[head:].sum())]
+    assert found.by_source.tolist() == [first, [0, 0, 0], last]
     copies = Counter(tuple(document) for document in documents if document)
     assert found.repetitions == sum(num - 1 for num in copies.values())
     expected = sorted((-num, -len(document), documents.index(list(document))) for document, num in copies.items())

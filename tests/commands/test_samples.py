@@ -8,7 +8,7 @@ import pytest
 
 from dsindex.commands.api import verify
 from dsindex.datasets import IndexedDataset
-from dsindex.errors import InputError, UsageError
+from dsindex.errors import InputError
 from dsindex.options.build import BuildConfig
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.golden import OWN
@@ -104,13 +104,3 @@ def test_a_sample_without_records_is_refused(texts, tmp_path):
     with pytest.raises(InputError, match="no record is left: of 272, 2 are bad and 270 are left out"):
         build(texts, tmp_path / "out", sample=1e-12)
     assert not list((tmp_path / "out").glob("*.bin"))
-
-
-@pytest.mark.parametrize("options", [
-    {"hold_out": 0.5, "sample": 0.5},
-    {"hold_out": 0.1, "json_keys": ("text", "valid_text")},
-    *({"sample": share} for share in ("101%", "10 percent", float("nan"))),
-], ids=str)  # fmt: skip
-def test_options_that_cannot_be_are_refused(options):
-    with pytest.raises(UsageError):
-        BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **options)

@@ -24,12 +24,6 @@ GIVEN = {"--output-prefix": "out/o", "--tokenizer-model": "t", "--input": "i.jso
 """What commands are given beside the flag that is tried."""
 
 
-def flags_with_values(command):
-    groups = make_parser(command)._subparsers
-    subparser = groups._group_actions[0].choices[command]
-    return [action for action in subparser._actions if action.nargs != 0 and action.dest != "help"]
-
-
 def run(words, capfd):
     with contextlib.suppress(SystemExit):
         main(words)
@@ -53,7 +47,8 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.usefixtures("folder")
 def test_no_flag_of_a_command_shows_a_secret(command, capfd):
-    actions = flags_with_values(command)
+    subparser = make_parser(command)._subparsers._group_actions[0].choices[command]
+    actions = [action for action in subparser._actions if action.nargs != 0 and action.dest != "help"]
     known = {flag for action in actions for flag in action.option_strings}
     needed = [action for action in actions if not action.option_strings and action.nargs not in {"?", "*"}]
     for number, action in enumerate(actions):
@@ -109,10 +104,8 @@ def test_no_recorded_address_shows_a_secret(folder, capfd):
     common = ["--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--output-prefix", "out/d"]
     assert main(["build", "--input", source, *common, "--keep-shards"]) == 0
     assert main(["merge", "--input", "out/d_text_document", "--output-prefix", "out/m"]) == 0
-    prefix, whole = (
-        "out/d_text_document",
-        {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()},
-    )
+    prefix = "out/d_text_document"
+    whole = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
     recorded = [path for path, content in whole.items() if source.encode() in content]
     assert {path.name for path in recorded} >= {"d_text_document.manifest.json"}
     for address in ADDRESSES[::2]:

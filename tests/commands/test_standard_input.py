@@ -9,7 +9,6 @@ from dsindex.cli.main import main
 from tests.support.golden import OWN
 from tests.support.published import published
 
-ROOT = Path(__file__).parents[2]
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 TEXT = b"".join(LINES[:60])
@@ -73,7 +72,7 @@ def test_stored_input_that_was_damaged_is_not_used(pipe, monkeypatch, cli):
     assert not list(Path("out").glob("x_text*"))
 
 
-@pytest.mark.parametrize("marker", [None, b"", b"another"])
+@pytest.mark.parametrize("marker", [None, b"", b"made by dsindfx, dsindex"])
 def test_marker_may_be_damaged_when_only_standard_input_is_stored(marker, pipe, cli):
     STORED.parent.mkdir(parents=True)
     STORED.write_bytes(OTHER)
@@ -84,20 +83,14 @@ def test_marker_may_be_damaged_when_only_standard_input_is_stored(marker, pipe, 
     assert not STORED.parent.exists()
 
 
-@pytest.mark.parametrize(("words", "message", "code"), [
-    (("build", "--input", "-", "-"), "standard input (-) is given twice", 2),
-    (("build", "--dry-run", "--input", "-"), "-: a later build cannot read standard input again", 1),
+@pytest.mark.parametrize(("words", "code", "message"), [
+    (["--input", "-", "-", *TOKENIZER], 2, "standard input (-) is given twice"),
+    (["--input", "-", "--dry-run", *TOKENIZER], 1, "-: a later build cannot read standard input again"),
+    (["--input", "-", "--tokenizer-model", "nowhere"], 1, "nowhere: "),
+    (["--input", "-", "missing.jsonl", *TOKENIZER], 1, "missing.jsonl: "),
 ])  # fmt: skip
-def test_uses_that_make_no_sense_are_refused(words, message, code, pipe, cli):
+def test_nothing_is_read_before_the_options_are_known_to_be_right(words, code, message, pipe, cli):
     piped = pipe(TEXT)
-    assert message in cli([*words, *TOKENIZER, "--output-prefix", "out/x"], code).err
-    assert piped.tell() == 0
-    assert os.listdir() == []
-
-
-def test_nothing_is_read_before_the_options_are_known_to_be_right(pipe):
-    piped = pipe(TEXT)
-    assert main([*WORDS[:3], "--tokenizer-model", "nowhere", "--output-prefix", "out/x"]) == 1
-    assert main([*WORDS, "--input", "missing.jsonl"]) == 1
+    assert message in cli(["build", *words, "--output-prefix", "out/x"], code).err
     assert piped.tell() == 0
     assert os.listdir() == []

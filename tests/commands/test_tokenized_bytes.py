@@ -31,41 +31,18 @@ def source(tmp_path_factory):
     return folder, list(made.values())
 
 
-def build(source, folder, **options):
-    dsindex.build(
-        input=[str(path) for path in sorted(source[0].iterdir())],
-        tokenizer=str(OWN.plain_tokenizer),
-        output_prefix=str(folder / "x"),
-        append_eod=True,
-        on_bad_record="quarantine",
-        **{"executor": "local", "workers": 2, **options},
-    )
-
-
-def counted(folder, name):
-    content = read_manifest(str(folder / f"x_{name}_document")).content
-    return content, [file.tokenized_bytes for file in content.inputs]
-
-
-WAYS = [{"shard_size": "64KiB"}, {"engine": "tokenizers"}]
-
-
-@pytest.mark.parametrize("way", range(len(WAYS)))
+@pytest.mark.parametrize("way", [{"shard_size": "64KiB"}, {"engine": "tokenizers"}, {"hold_out": "20%"}], ids=str)
 def test_bytes_are_those_of_the_kept_texts_of_each_input(way, source, tmp_path):
-    options = {"json_keys": ("text", "list"), "where": ".n != 3", **WAYS[way]}
-    build(source, tmp_path, **options)
+    options = {"append_eod": True, "on_bad_record": "quarantine", "executor": "local", "workers": 2, **way}
+    options |= {"json_keys": ("text", "list"), "where": ".n != 3", "output_prefix": str(tmp_path / "x")}
+    built = dsindex.build(list(map(str, sorted(source[0].iterdir()))), tokenizer=str(OWN.plain_tokenizer), **options)
     kept = [[record for record in file if record["n"] != 3] for file in source[1]]
-    content, found = counted(tmp_path, "text")
-    assert found == [sum(len(record["text"].encode()) for record in file) for file in kept]
-    assert content.bytes_per_token == sum(found) / content.tokens
-    _, found = counted(tmp_path, "list")
-    assert found == [sum(len(text.encode()) for record in file for text in record["list"]) for file in kept]
-
-
-def test_held_out_texts_are_counted_in_the_other_dataset(source, tmp_path):
-    build(source, tmp_path, hold_out="20%")
-    _, train = counted(tmp_path, "text")
-    _, valid = counted(tmp_path, "valid_text")
-    whole = [sum(len(record["text"].encode()) for record in file) for file in source[1]]
-    assert [a + b for a, b in zip(train, valid, strict=True)] == whole
-    assert all(0 < sum(part) < sum(whole) for part in (train, valid))
+    texts = [sum(len(record["text"].encode()) for record in file) for file in kept]
+    lists = [sum(len(text.encode()) for record in file for text in record["list"]) for file in kept]
+    contents = [read_manifest(prefix).content for prefix in built.prefixes]
+    found = [[file.tokenized_bytes for file in content.inputs] for content in contents]
+    assert [content.bytes_per_token * content.tokens for content in contents] == pytest.approx(list(map(sum, found)))
+    held_out = found[2:] or [[0] * len(texts)] * 2
+    for both, wanted in zip(zip(found[:2], held_out, strict=True), (texts, lists), strict=True):
+        assert [a + b for a, b in zip(*both, strict=True)] == wanted
+    assert all(map(sum, found))

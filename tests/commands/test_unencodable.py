@@ -2,8 +2,6 @@
 
 import json
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dsindex.errors import BadRecordError
@@ -17,18 +15,14 @@ TEXTS = ["one", RUNAWAY, ["two", "three"], "", ["four", RUNAWAY, "y"], "five"]
 GOOD = [text for text in TEXTS if RUNAWAY not in text]
 
 
-def runaway_tokenizer(folder):
+def build(path, folder, **options):
+    folder.mkdir()
     splits = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
     last = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     steps = {"type": "Sequence", "pretokenizers": [splits, last]}
-    path = folder / "tokenizer.json"
-    path.write_bytes(trained.byte_level_document(pre_tokenizer=steps))
-    return str(path)
-
-
-def build(path, folder, **options):
-    folder.mkdir()
-    own = {"tokenizer_model": runaway_tokenizer(path.parent), "append_eod": True, "eod_token": "<|eot|>"}
+    tokenizer = path.parent / "tokenizer.json"
+    tokenizer.write_bytes(trained.byte_level_document(pre_tokenizer=steps))
+    own = {"tokenizer_model": str(tokenizer), "append_eod": True, "eod_token": "<|eot|>"}
     config = config_of(BuildConfig, path, output_prefix=str(folder / "x"), **{**own, **options})
     run_config(config)
     return b"".join((folder / f"x_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx"))
@@ -37,11 +31,6 @@ def build(path, folder, **options):
 def write_lines(path, texts):
     lines = "".join(json.dumps({"title": "t", "text": text}) + "\n" for text in texts)
     path.write_bytes(lines.encode())
-    return path
-
-
-def write_table(path, texts):
-    pq.write_table(pa.table({"text": [[text] if isinstance(text, str) else text for text in texts]}), path)
     return path
 
 

@@ -5,9 +5,8 @@ from itertools import product
 
 import pytest
 
-from dsindex.errors import InputError
 from dsindex.options.build import BuildConfig
-from tests.commands.pack.verifying import edit_manifest, verify
+from tests.commands.pack.verifying import verify
 from tests.support.jobs import config_of, run_config
 
 KEYS = {
@@ -18,12 +17,8 @@ KEYS = {
     "joined": {"json_keys": ("title", "text"), "join": " "},
     "ids": {"token_ids": "ids"},
 }
-SAMPLES = {
-    "all": {},
-    "sample": {"sample": 0.6},
-    "held-out": {"hold_out": 0.3},
-    "both": {"sample": 0.7, "hold_out": 0.3},
-}
+BOTH = {"sample": 0.7, "hold_out": 0.3}
+SAMPLES = {"all": {}, "sample": {"sample": 0.6}, "held-out": {"hold_out": 0.3}, "both": BOTH}
 WHERE = {"any": {}, "where": {"where": ".n > 5"}}
 BAD = {"none": {}, "quarantine": {"on_bad_record": "quarantine"}}
 EMPTY = {"keep": {}, "eod": {"empty_documents": "eod"}}
@@ -34,10 +29,8 @@ CASES = list(product(KEYS, SAMPLES, WHERE, BAD, EMPTY))
 def sources(tmp_path_factory):
     """Records for builds that stop at a bad one, and those with records that are bad for one key or another."""
     folder = tmp_path_factory.mktemp("sources")
-    records = [
-        {"text": f"text {n} " * (n % 4), "title": f"title {n}", "meta": {"tag": f"tag {n}"}, "ids": [n, n + 1], "n": n}
-        for n in range(60)
-    ]
+    records = [{"text": f"text {n} " * (n % 4), "title": f"title {n}", "meta": {"tag": f"tag {n}"}} for n in range(60)]
+    records = [{**record, "ids": [n, n + 1], "n": n} for n, record in enumerate(records)]
     (folder / "none.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     for number, key in ((3, "text"), (20, "title"), (37, "meta"), (41, "ids")):
         del records[number][key]
@@ -54,11 +47,3 @@ def test_chosen_records_equal_their_source(case, sources, tmp_path):
     for dataset in run_config(config).datasets:
         report = verify(dataset.prefix, against_source=True)
         assert (report.findings, report.verdict) == ((), "intact"), dataset.prefix
-
-
-def test_keys_that_decided_are_needed(sources, tmp_path):
-    options = {"json_keys": ("text", "title"), "hold_out": 0.1, "output_prefix": f"{tmp_path}/d"}
-    prefix = run_config(config_of(BuildConfig, sources / "none.jsonl", **options)).datasets[0].prefix
-    edit_manifest(prefix, lambda manifest: manifest["run"]["plan"]["settings"].pop("json-keys"))
-    with pytest.raises(InputError, match="the manifest does not name all --json-keys of the build"):
-        verify(prefix, against_source=True)

@@ -7,19 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from dsindex.datasets import (
-    BlendedDataset,
-    GPTDataset,
-    IndexedDataset,
-    MemMapDataset,
-    MissingPackageError,
-    PackedInstructionDataset,
-    PackedMemMapDatasetContinuous,
-    PackedMemMapDatasetMegatron,
-    PbinDocuments,
-    RawLines,
-    SampleOptions,
-)
+from dsindex import datasets
 from dsindex.errors import DsindexError
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
@@ -29,12 +17,12 @@ DOCUMENTS = [[1, 2, 3], [4, 5, 6, 7], [], [8, 9], [10, 11, 12, 13, 14, 15, 16, 1
 
 
 def make_indexed(folder, **options):
-    return IndexedDataset(write_dataset(folder / "d", [[[1, 2, 3], [4, 5]], [], [[6]], [[7, 8]]]), **options)
+    return datasets.IndexedDataset(write_dataset(folder / "d", [[[1, 2, 3], [4, 5]], [], [[6]], [[7, 8]]]), **options)
 
 
 def make_gpt(folder, name="g", **options):
-    return GPTDataset(
-        IndexedDataset(write_dataset(folder / name, [[[10, 11, 12, 13, 14, 15, 16]]])),
+    return datasets.GPTDataset(
+        datasets.IndexedDataset(write_dataset(folder / name, [[[10, 11, 12, 13, 14, 15, 16]]])),
         np.array([0], np.int32),
         np.array([[0, 0], [0, 2], [0, 4], [0, 6]], np.int32),
         np.array([1, 0, 2], np.uint32),
@@ -43,44 +31,42 @@ def make_gpt(folder, name="g", **options):
 
 
 def make_gpt_with_masks(folder, **options):
-    masks = SampleOptions(
-        eod_token=12, reset_position_ids=True, eod_mask_loss=True, create_attention_mask=True, reset_attention_mask=True
-    )
-    return make_gpt(folder, options=masks, **options)
+    masks = ("reset_position_ids", "eod_mask_loss", "create_attention_mask", "reset_attention_mask")
+    return make_gpt(folder, options=datasets.SampleOptions(eod_token=12, **dict.fromkeys(masks, True)), **options)
 
 
 def make_blend(folder, **options):
     parts = [make_gpt(folder, "a", **options), make_gpt(folder, "b", **options)]
-    return BlendedDataset(parts, np.array([0, 1, 1, 0], np.int16), np.array([0, 0, 1, 1], np.int64))
+    return datasets.BlendedDataset(parts, np.array([0, 1, 1, 0], np.int16), np.array([0, 0, 1, 1], np.int64))
 
 
 def make_documents(folder, **options):
-    return PbinDocuments(write_pbin(folder / "x.pbin", DOCUMENTS), **options)
+    return datasets.PbinDocuments(write_pbin(folder / "x.pbin", DOCUMENTS), **options)
 
 
 def make_continuous(folder, **options):
-    return PackedMemMapDatasetContinuous(write_pbin(folder / "x.pbin", DOCUMENTS), 4, **options)
+    return datasets.PackedMemMapDatasetContinuous(write_pbin(folder / "x.pbin", DOCUMENTS), 4, **options)
 
 
 def make_megatron(folder, **options):
-    return PackedMemMapDatasetMegatron(write_pbin(folder / "x.pbin", DOCUMENTS), 4, **options)
+    return datasets.PackedMemMapDatasetMegatron(write_pbin(folder / "x.pbin", DOCUMENTS), 4, **options)
 
 
 def make_lines(folder):
     path = folder / "x.jsonl"
     if not path.exists():
         path.write_text("".join(json.dumps({"text": "some words " * n}) + "\n" for n in range(1, 6)))
-    return RawLines(path)
+    return datasets.RawLines(path)
 
 
 def make_tokens(folder, **options):
-    return MemMapDataset(make_lines(folder).path, tokenizer=OWN.plain_tokenizer, **options)
+    return datasets.MemMapDataset(make_lines(folder).path, tokenizer=OWN.plain_tokenizer, **options)
 
 
 def make_instruction(folder, **options):
     write_dataset(folder / "chat_text_document", [[[1, 2, 3]], [[4, 5]], [[6, 7, 8]]])
     write_dataset(folder / "chat_loss_mask", [[[0, 1, 1]], [[0, 1]], [[0, 0, 1]]], dtype=np.uint8)
-    return PackedInstructionDataset(folder / "chat", sequence_length=5, pad_id=0, **options)
+    return datasets.PackedInstructionDataset(folder / "chat", sequence_length=5, pad_id=0, **options)
 
 
 WITH_TENSORS = [make_indexed, make_gpt, make_gpt_with_masks, make_blend, make_documents, make_continuous, make_megatron]
@@ -112,9 +98,8 @@ def test_batch_holds_the_items_in_the_order_asked_for(make, tmp_path):
 
 def test_tensors_without_torch_are_refused_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(
-        MissingPackageError, match=r"torch=True needs torch, .*\nhint: pip install '.*\[torch\]'"
-    ) as raised:
+    said = r"torch=True needs torch, .*\nhint: pip install '.*\[torch\]'"
+    with pytest.raises(datasets.MissingPackageError, match=said) as raised:
         make_indexed(tmp_path, torch=True)
     assert isinstance(raised.value, DsindexError)
     assert isinstance(raised.value, ImportError)

@@ -8,36 +8,15 @@ import numpy as np
 import pytest
 import tokenizers
 
-from dsindex.datasets import (
-    BlendedDataset,
-    GPTDataset,
-    IndexedDataset,
-    MemMapDataset,
-    PackedMemMapDatasetContinuous,
-    PbinDocuments,
-    RawLines,
-    SampleOptions,
-)
+import dsindex
+from dsindex import datasets
 from dsindex.datasets.gpt import DEFAULT_OPTIONS
 from dsindex.errors import TokenizerError
-from dsindex.formats.manifest import Content, Manifest, RecordedTokenizer, Run
-from dsindex.store.local import StoredFile
 from dsindex.text.tokenizer import load_tokenizer
-from tests.support.golden import GOLDEN, MODALITIES, OWN, TOKENIZERS
+from tests.support.golden import MODALITIES, OWN, TOKENIZERS
 
 FIRST_TEXT = json.loads(Path(OWN.docs).read_text(encoding="utf-8").splitlines()[0])["text"]
 EOD = "<|endoftext|>"
-
-
-def write_manifest(prefix, *, path=None, **tokenizer):
-    sha256 = load_tokenizer(str(TOKENIZERS["plain"])).sha256
-    named = RecordedTokenizer(**{"name": "plain", "sha256": sha256, "vocabulary_size": 800, **tokenizer})
-    digests = {suffix: StoredFile(name=suffix, size_bytes=0, digest="") for suffix in ("bin", "idx")}
-    content = Content(
-        inputs=[], documents=0, sequences=0, tokens=0, token_dtype="uint16", tokenizer=named, digests=digests
-    )
-    run = Run(tokenizer_path=None if path is None else str(path))
-    Path(f"{prefix}.manifest.json").write_bytes(Manifest(content=content, run=run).encode())
 
 
 def load_object(folder):
@@ -47,45 +26,41 @@ def load_object(folder):
 @pytest.fixture
 def prefix(tmp_path, monkeypatch):
     """A dataset with a manifest, in a folder with its tokenizer, which is not the working folder."""
-    (tmp_path / "out").mkdir()
-    for suffix in (".bin", ".idx"):
-        shutil.copy(GOLDEN / f"eod_text_document{suffix}", tmp_path / "out" / f"data{suffix}")
-    shutil.copytree(TOKENIZERS["plain"], tmp_path / "plain")
-    write_manifest(tmp_path / "out" / "data")
+    shutil.copytree(TOKENIZERS["plain"], tmp_path / "made" / "plain")
+    shutil.copy(OWN.docs, tmp_path / "made" / "docs.jsonl")
     (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "made")
+    dsindex.build("docs.jsonl", tokenizer="plain", append_eod=True, output_prefix="out/data")
+    (tmp_path / "made").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path / "elsewhere")
-    return tmp_path / "out" / "data"
+    return tmp_path / "moved" / "out" / "data_text_document"
 
 
 def samples_of(prefix, *, options=DEFAULT_OPTIONS):
     """Samples in the order of the documents; the last one has one token."""
-    dataset = IndexedDataset(prefix)
+    dataset = datasets.IndexedDataset(prefix)
     length = len(dataset[0])
     rows = np.array([[0, 0], [1, 0], [1, 1]], np.int32)
     indices = (np.arange(len(dataset), dtype=np.int32), rows, np.arange(2, dtype=np.uint32))
-    return GPTDataset(dataset, *indices, sequence_length=length, add_extra_token=False, options=options)
+    return datasets.GPTDataset(dataset, *indices, sequence_length=length, add_extra_token=False, options=options)
 
 
 def test_sequences_and_documents_are_decoded_with_the_named_tokenizer(prefix):
-    dataset = IndexedDataset(prefix)
+    dataset = datasets.IndexedDataset(prefix)
     assert dataset.decode(0) == dataset.decode_document(0) == dataset.decode(-len(dataset)) == FIRST_TEXT + EOD
     with pytest.raises(IndexError, match="there is no sequence "):
         dataset.decode(len(dataset))
 
 
-@pytest.mark.parametrize(
-    "give",
-    [Path, lambda path: load_tokenizer(str(path)), lambda path: load_object(path)],
-    ids=["path", "loaded", "object"],
-)
+@pytest.mark.parametrize("give", [Path, lambda path: load_tokenizer(str(path)), lambda path: load_object(path)])
 def test_given_tokenizer_is_used(prefix, give):
     Path(f"{prefix}.manifest.json").unlink()
-    assert IndexedDataset(prefix).decode(0, tokenizer=give(TOKENIZERS["plain"])) == FIRST_TEXT + EOD
+    assert datasets.IndexedDataset(prefix).decode(0, tokenizer=give(TOKENIZERS["plain"])) == FIRST_TEXT + EOD
 
 
 def test_ids_that_the_tokenizer_lacks_are_refused():
     small = load_tokenizer(str(TOKENIZERS["plain"]))
-    dataset = PbinDocuments(MODALITIES / "nonempty.pbin")
+    dataset = datasets.PbinDocuments(MODALITIES / "nonempty.pbin")
     largest = max(int(document.max()) for document in dataset)
     assert largest >= small.vocabulary_size
     number = next(number for number, document in enumerate(dataset) if document.max() == largest)
@@ -95,25 +70,25 @@ def test_ids_that_the_tokenizer_lacks_are_refused():
 
 @pytest.mark.parametrize("pad_token", [None, 0])
 def test_samples_are_decoded_without_padding(prefix, pad_token):
-    dataset = samples_of(prefix, options=SampleOptions(pad_token=pad_token))
+    dataset = samples_of(prefix, options=datasets.SampleOptions(pad_token=pad_token))
     assert dataset.decode(0) == FIRST_TEXT + EOD
     assert len(dataset.tokens(1)) == len(dataset.tokens(0))
-    only = IndexedDataset(prefix).get(1, 0, 1)
+    only = datasets.IndexedDataset(prefix).get(1, 0, 1)
     assert dataset.decode(1) == load_object(TOKENIZERS["plain"]).decode(only.tolist(), skip_special_tokens=False)
-    blend = BlendedDataset([dataset, dataset], np.array([1, 0], np.int16), np.array([0, 1], np.int64))
+    blend = datasets.BlendedDataset([dataset, dataset], np.array([1, 0], np.int16), np.array([0, 1], np.int64))
     assert (blend.decode(0), blend.decode(1)) == (dataset.decode(0), dataset.decode(1))
 
 
 def test_documents_and_blocks_of_a_pbin_are_decoded():
     text = json.loads((MODALITIES / "nonempty.jsonl").read_text(encoding="utf-8").splitlines()[0])["text"]
     path, gpt2 = MODALITIES / "nonempty.pbin", TOKENIZERS["gpt2"]
-    assert PbinDocuments(path).decode(0, tokenizer=gpt2) == text + EOD
-    assert PackedMemMapDatasetContinuous(path, 2).decode(0, tokenizer=gpt2) in text
+    assert datasets.PbinDocuments(path).decode(0, tokenizer=gpt2) == text + EOD
+    assert datasets.PackedMemMapDatasetContinuous(path, 2).decode(0, tokenizer=gpt2) in text
 
 
 def test_lines_are_decoded(tmp_path):
     path = tmp_path / "lines.jsonl"
     path.write_bytes(b'{"text": "one two"}\n')
-    lines = RawLines(path)
+    lines = datasets.RawLines(path)
     assert lines.decode(0) == '{"text": "one two"}'
-    assert MemMapDataset(path, tokenizer=TOKENIZERS["plain"], add_special_tokens=False).decode(0) == "one two"
+    assert datasets.MemMapDataset(path, tokenizer=TOKENIZERS["plain"], add_special_tokens=False).decode(0) == "one two"

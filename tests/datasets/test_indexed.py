@@ -88,21 +88,17 @@ def test_golden_dataset_reads_the_same_every_way(prefix):
     assert np.array_equal(np.diff(offsets), dataset.sequence_lengths[order])
 
 
-def damaged_dataset(tmp_path, *, pointer, length):
-    """Four sequences, the second of which lies about where it is; its ends are sound."""
+@pytest.mark.parametrize(("pointer", "length"), [
+    (6, 8), (6, -1), (-2, 1), (-2, 0), ((1 << 63) - 2, 4), (-(1 << 63), 1),
+])  # fmt: skip
+def test_sequence_outside_the_bin_is_a_format_error(tmp_path, pointer, length):
+    """Of four sequences the second lies about where it is; its ends are sound."""
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)
     content = bytearray((tmp_path / "d.idx").read_bytes())
     content[34 + 4 : 34 + 8] = length.to_bytes(4, "little", signed=True)
     content[34 + 16 + 8 : 34 + 16 + 16] = pointer.to_bytes(8, "little", signed=True)
     (tmp_path / "d.idx").write_bytes(content)
-    return IndexedDataset(prefix, check=False)
-
-
-@pytest.mark.parametrize(("pointer", "length"), [
-    (6, 8), (6, -1), (-2, 1), (-2, 0), ((1 << 63) - 2, 4), (-(1 << 63), 1),
-])  # fmt: skip
-def test_sequence_outside_the_bin_is_a_format_error(tmp_path, pointer, length):
-    dataset = damaged_dataset(tmp_path, pointer=pointer, length=length)
+    dataset = IndexedDataset(prefix, check=False)
     reads = [("__getitem__", 1), ("__getitem__", -3), ("__getitem__", slice(1, 2))]
     for read, argument in [*reads, *([("get", 1), ("take", [0, 1])] if length >= 0 else [])]:
         with pytest.raises(FormatError, match=r"d\.idx: sequence -?[13] is outside the \.bin"):

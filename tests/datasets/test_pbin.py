@@ -24,9 +24,9 @@ def test_continuous_gives_what_modalities_gives(name):
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
-@pytest.mark.parametrize(
-    ("reuse", "expected"), [(True, [[1, 2, 3], [3, 4, 5], [5, 6, 7]]), (False, [[1, 2, 3], [4, 5, 6]])]
-)
+@pytest.mark.parametrize(("reuse", "expected"), [
+    (True, [[1, 2, 3], [3, 4, 5], [5, 6, 7]]), (False, [[1, 2, 3], [4, 5, 6]]),
+])  # fmt: skip
 def test_continuous_reads_every_era(tmp_path, version, reuse, expected):
     path = write_pbin(tmp_path / "x.pbin", [[1, 2, 3, 4], [5, 6], [7, 8]], version=version)
     dataset = PackedMemMapDatasetContinuous(path, 3, reuse_last_target=reuse)

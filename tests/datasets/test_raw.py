@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from dsindex.commands.raw_index import create_raw_index
-from dsindex.datasets.instruction import InstructionDataset
 from dsindex.datasets.raw import MemMapDataset, RawLines
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.text.tokenizer import load_tokenizer
-from tests.support.chat_tokenizers import train
 
 TOKENIZERS = Path(__file__).parents[1] / "golden" / "tokenizers"
 TEXTS = ["The mill stood by the river.", "", "Où est l'été?", "水車は回る"]
@@ -73,10 +71,3 @@ def test_a_file_that_changed_is_noticed(tmp_path):
         lines[1]
     with pytest.raises(FormatError, match=r"does not fit .* as it is now"):
         RawLines(path)
-
-
-def test_without_an_index_lines_are_found_and_nothing_is_written(tmp_path):
-    path = write_lines(tmp_path / "x.jsonl", [{"text": text} for text in TEXTS])
-    dataset = InstructionDataset(path, tokenizer=train("bytes"), jq_patterns=[".text"], special_tokens={})
-    assert [dataset[number]["text"]["value"] for number in range(4)] == TEXTS
-    assert [str(file) for file in tmp_path.iterdir()] == [str(path)]

@@ -75,16 +75,11 @@ def read_examples(page):
         begin = number
         while lines[number].strip() != "```":
             number += 1
-        mark = _MARK.match(lines[begin - 2].strip()) if begin >= 2 else None
-        example = Example(
-            page=page,
-            line=begin + 1,
-            language=fence["language"],
-            text=textwrap.dedent("\n".join(lines[begin:number])) + "\n",
-            mark=None if mark is None else mark["name"],
-            value="" if mark is None else mark["value"] or "",
-        )
-        examples.append(example)
+        found = _MARK.match(lines[begin - 2].strip()) if begin >= 2 else None
+        mark, value = (None, "") if found is None else (found["name"], found["value"] or "")
+        text = textwrap.dedent("\n".join(lines[begin:number])) + "\n"
+        language = fence["language"]
+        examples.append(Example(page=page, line=begin + 1, language=language, text=text, mark=mark, value=value))
         number += 1
     return examples
 

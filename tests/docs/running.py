@@ -1,11 +1,9 @@
 """Runs the examples of a page: commands with bash, Python in one namespace."""
 
 import doctest
-import glob
 import io
 import os
 import re
-import shlex
 import subprocess
 import sys
 from functools import partial
@@ -68,23 +66,6 @@ def run_command(command):
     words = ["bash", "-euo", "pipefail", "-c", program]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
-
-
-def expand(line):
-    """Split a command line as a shell does, patterns that are not quoted included.
-
-    >>> expand("dsindex merge --input 'a b' *.no-such-file")
-    ['dsindex', 'merge', '--input', 'a b', '*.no-such-file']
-    """
-    words = []
-    lexer = shlex.shlex(line, posix=False, punctuation_chars=False)
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    for raw in lexer:
-        [word] = shlex.split(raw) or [""]
-        is_pattern = "'" not in raw and '"' not in raw and glob.has_magic(word)
-        words += sorted(glob.glob(word)) or [word] if is_pattern else [word]
-    return words
 
 
 def assert_same_output(expected, printed, *, place):

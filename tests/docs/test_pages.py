@@ -75,9 +75,8 @@ def test_reference_has_every_option():
 
 def test_messages_of_the_troubleshooting_page_exist():
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "dsindex").rglob("*.py"))
-    rows = re.findall(
-        r"^\| ([^|]+) \|", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE)
     messages = [message for row in rows for message in re.findall("`([^`]+)`", row)]
     assert [message for message in messages if message not in source] == ["line N:"]
     assert len(messages) > 25

@@ -128,12 +128,11 @@ OF_RECORDS = ((("--on-bad-record", "quarantine"), 0.5), (("--no-provenance",), 0
 OF_TEXT = (
     (("--json-keys", "text", "title"), 0.4),
     (("--sample", "60%"), 0.15),
-    (("--where", ".title != null"), 0.2),
     (("--empty-documents", "eod"), 0.2),
 )
 OPTIONS = {
-    "build": (*OF_RECORDS, *OF_TEXT, (("--hold-out", "30%"), 0.2)),
-    "build with index": (*OF_RECORDS, *OF_TEXT, (("--join", "\\n"), 0.2)),
+    "build": (*OF_RECORDS, *OF_TEXT, (("--where", ".title != null"), 0.2), (("--hold-out", "30%"), 0.2)),
+    "build with index": (*OF_RECORDS, *OF_TEXT, (("--where", ".title | length > 0"), 0.2), (("--join", "\\n"), 0.2)),
     "pack": (*OF_RECORDS, (("--shuffle-documents", "7"), 0.5)),
     "instruct": (
         *OF_RECORDS,

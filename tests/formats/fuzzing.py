@@ -55,9 +55,8 @@ def make(folder):
     index = {"seq_length": 8, "num_samples": "5,1,0", "split": "9,1,0", "data_cache_path": "cache"}
     dsindex.build_index(["d_text_document", "twice"], **index, **OPTIONS)
     Path("chat.yaml").write_text(json.dumps(SPEC, indent=1))
-    Path("build.yaml").write_text(
-        f"input: [lines.jsonl]\ntokenizer-model: {TOKENIZER}\noutput_prefix: x\nsample: 10%\n"
-    )
+    options = f"input: [lines.jsonl]\ntokenizer-model: {TOKENIZER}\noutput_prefix: x\nsample: 10%\n"
+    Path("build.yaml").write_text(options)
 
 
 def read_documents(path, **options):
@@ -80,6 +79,10 @@ def convert():
     dsindex.convert("p.pbin", "converted")
 
 
+def read_options():
+    return BuildConfig(**option_names(read_yaml("build.yaml"), source="build.yaml"))
+
+
 DATASET = [
     lambda: read_documents("d_text_document"),
     lambda: dsindex.verify(["d_text_document"], cache="cache", **OPTIONS),
@@ -98,10 +101,7 @@ CALLS = {
     "pbin": PBIN,
     "raw index": [lambda: read_documents("lines.jsonl"), lambda: dsindex.inspect("lines.jsonl")],
     "journal": [lambda: dsindex.inspect("d.build")],
-    "yaml": [
-        lambda: read_instruction_config(Path("chat.yaml")),
-        lambda: BuildConfig(**option_names(read_yaml("build.yaml"), source="build.yaml")),
-    ],
+    "yaml": [lambda: read_instruction_config(Path("chat.yaml")), read_options],
 }
 
 

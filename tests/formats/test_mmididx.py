@@ -6,13 +6,7 @@ import pytest
 
 from dsindex.errors import FormatError
 from dsindex.formats.dtypes import TOKEN_DTYPES
-from dsindex.formats.mmididx import (
-    HEADER_BYTES,
-    IndexBuilder,
-    check_index,
-    read_header,
-    read_index,
-)
+from dsindex.formats.mmididx import HEADER_BYTES, IndexBuilder, check_index, read_header, read_index
 from dsindex.store.local import atomic_writer
 from tests.support.datasets import write_dataset
 from tests.support.golden import DATASETS, dataset_name

@@ -6,13 +6,7 @@ import pytest
 
 from dsindex.commands.convert import join_pbin_files
 from dsindex.errors import FormatError, LimitError, OutputError
-from dsindex.formats.pbin import (
-    PBIN_VERSIONS,
-    PbinHeader,
-    open_tokens,
-    read_document_lengths,
-    read_pbin_header,
-)
+from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, open_tokens, read_document_lengths, read_pbin_header
 from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
 
 SHAPES = [(version, size) for version in VERSION_NAMES for size in ([4] if version == "spec" else [1, 2, 4])]

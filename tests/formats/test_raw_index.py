@@ -44,10 +44,7 @@ def test_create_raw_index_gives_the_bytes_of_modalities(tmp_path):
     assert (account.num_entries, account.num_dropped) == (216, 0)
 
 
-@given(
-    st.lists(st.sampled_from([b"{}", b"", b" ", b"{", b'{"a": "\xff"}', b"\r", b'{"text": "x"}'])),
-    st.booleans(),
-)
+@given(st.lists(st.sampled_from([b"{}", b"", b" ", b"{", b'{"a": "\xff"}', b"\r", b'{"text": "x"}'])), st.booleans())
 def test_create_raw_index_drops_what_modalities_drops(tmp_path_factory, lines, newline):
     data = b"\n".join(lines) + (b"\n" if newline and lines else b"")
     index = index_of(tmp_path_factory.getbasetemp(), data, drop=True)
@@ -81,12 +78,6 @@ def test_the_first_faulty_line_is_an_error_and_nothing_is_left(tmp_path, monkeyp
     with pytest.raises(BadRecordError, match=message):
         index_of(tmp_path, data)
     assert [file.name for file in tmp_path.iterdir()] == ["lines.jsonl"]
-
-
-def test_an_empty_file_is_refused_unless_lines_may_be_dropped(tmp_path):
-    with pytest.raises(InputError, match="the file is empty"):
-        index_of(tmp_path, b"")
-    assert index_of(tmp_path, b"", drop=True) == pickle.dumps([], protocol=4)
 
 
 @pytest.mark.parametrize(("data", "message"), [

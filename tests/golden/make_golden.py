@@ -1,6 +1,6 @@
 """Make the golden files of this folder with the real programs. README.md has the environment and the command.
 
-docs.jsonl and sentences.jsonl are the sources. Everything else here is written by `tokenizers`, by Megatron-LM's
+docs.jsonl, sentences.jsonl and the tokenizers are the sources. Everything else here is written by Megatron-LM's
 preprocess_data.py and merge_datasets.py, and by megatron-core; nothing of dsindex takes part.
 """
 
@@ -13,16 +13,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import ClassVar
 
 HERE = Path(__file__).parent
 TIMEOUT_SECONDS = 600
-NUMBERS_BY_THREE = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 # Output prefix, input, tokenizer, further options of preprocess_data.py.
 RUNS = [
     ("eod", "docs.jsonl", "plain", ["--append-eod"]),
@@ -44,8 +39,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megatron", type=Path, required=True, help="checkout of Megatron-LM")
     megatron = parser.parse_args().megatron.resolve()
-    train_tokenizer("plain", None, "<|endoftext|>", ["<|endoftext|>", "<|pad|>"], vocabulary_size=800)
-    train_tokenizer("bos", NUMBERS_BY_THREE, "<|eos|>", ["<|bos|>", "<|eos|>"], vocabulary_size=700)
     for prefix, source, tokenizer, options in RUNS:
         run_program(
             megatron / "tools" / "preprocess_data.py",
@@ -56,48 +49,10 @@ def main():
     merge(megatron)
     shutil.rmtree(HERE / "cache", ignore_errors=True)
     os.chdir(HERE)  # the description files hold the prefixes as they were given: relative
-    settings = [
-        {key: value for key, value in case.items() if key not in MADE} for case in json.loads(CASES.read_text())
-    ]
+    cases = json.loads(CASES.read_text())
+    settings = [{key: value for key, value in case.items() if key not in MADE} for case in cases]
     # One case per line: a changed case is a changed line.
     CASES.write_text("[\n" + ",\n".join(json.dumps(build_case(case)) for case in settings) + "\n]\n")
-
-
-def train_tokenizer(name, pattern, eos, special, *, vocabulary_size):
-    """Train a byte-level BPE on both text files; one with a `<|bos|>` puts it before every text.
-
-    Without a pattern, words are cut as for GPT-2.
-    """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
-    tokenizer.pre_tokenizer = byte_level
-    if pattern is not None:
-        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    lines = [line for file in ("docs.jsonl", "sentences.jsonl") for line in (HERE / file).open(encoding="utf-8")]
-    texts = [json.loads(line)["text"] for line in lines]
-    tokenizer.train_from_iterator(
-        (sentence for text in texts for sentence in ([text] if isinstance(text, str) else text)), trainer=trainer
-    )
-    config = {"eos_token": eos, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1_000_000}
-    if "<|bos|>" in special:
-        config["bos_token"] = "<|bos|>"
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<|bos|> $A", pair="<|bos|> $A <|bos|> $B", special_tokens=[("<|bos|>", special.index("<|bos|>"))]
-        )
-    folder = HERE / "tokenizers" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def run_program(program, *arguments):
@@ -113,17 +68,14 @@ def merge(megatron):
         for prefix in MERGED:
             for suffix in (".bin", ".idx"):
                 (Path(folder) / (prefix + suffix)).symlink_to(HERE / (prefix + suffix))
-        run_program(
-            megatron / "tools" / "merge_datasets.py", ["--input", folder, "--output-prefix", str(HERE / "merged")]
-        )
+        program = megatron / "tools" / "merge_datasets.py"
+        run_program(program, ["--input", folder, "--output-prefix", str(HERE / "merged")])
 
 
 class ExampleTokenizer:
     """What a GPTDataset asks of a tokenizer: identifiers for the description, and ids that no token has."""
 
-    unique_identifiers: ClassVar = OrderedDict(
-        [("class", "example.Tokenizer"), ("tokenizer_path", ["plain"]), ("option", "1")]
-    )
+    unique_identifiers: ClassVar = {"class": "example.Tokenizer", "tokenizer_path": ["plain"], "option": "1"}
     vocab_size = 800
     pad = -1
     eod = -2
@@ -140,6 +92,7 @@ def build_case(case):
 
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    masks = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
     config = GPTDatasetConfig(
         random_seed=case["seed"],
         sequence_length=case["sequence_length"],
@@ -147,10 +100,7 @@ def build_case(case):
         split=case["split"],
         path_to_cache=f"cache/{case['name']}",
         tokenizer=ExampleTokenizer(),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=False,
+        **dict.fromkeys(masks, False),
         add_extra_token_to_sequence=case.get("add_extra_token", True),
         drop_last_partial_validation_sequence=case.get("drop_last_partial_validation_sequence", True),
     )

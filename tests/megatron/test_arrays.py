@@ -122,8 +122,7 @@ def test_shuffle_is_numpys_and_so_is_the_state_after(dtype, size):
 
 def test_sample_index_is_int64_for_positions_beyond_int32(monkeypatch):
     monkeypatch.setattr(sample, "sample_dtype", lambda _: np.dtype("<i8"))
-    rows = build_sample_index(
-        np.array([25], np.int32), np.zeros(2, np.int32), 4, rule=SampleRule(sequence_length=10), threads=2
-    )
+    rule = SampleRule(sequence_length=10)
+    rows = build_sample_index(np.array([25], np.int32), np.zeros(2, np.int32), 4, rule=rule, threads=2)
     assert rows.dtype == np.int64
     assert rows.tolist() == [[0, 0], [0, 10], [0, 20], [1, 5], [1, 15]]

@@ -58,10 +58,7 @@ def test_another_programs_cache_that_differs_is_refused_and_kept(tmp_path, whole
         if name not in {missing, "x-GPTDataset-train-dsindex.json"}:
             (tmp_path / name).write_bytes(content)
     before = there(tmp_path)
-    with pytest.raises(
-        OutputError,
-        match=r"document_index.npy: another program's file is here, .*",
-    ):
+    with pytest.raises(OutputError, match=r"document_index.npy: another program's file is here, .*"):
         put(tmp_path, 2)
     assert there(tmp_path) == before
 

@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 
-from dsindex.cli.parser import make_parser, read_values
 from dsindex.errors import InputError, UsageError
 from dsindex.megatron.explain import describe_differences
 from dsindex.megatron.flags import RELEASES, JobTokenizer, find_identifiers
@@ -15,18 +14,13 @@ from tests.support.golden import GOLDEN
 GOLDEN_BLOCKS = json.loads((GOLDEN / "tokenizer_identifiers.json").read_bytes())
 
 
-def from_flags(flags, release):
-    """Return the tokenizer of a job's flags, as `dsindex index -- COMMAND` reads them."""
-    words = ["--data-path", "x", "--seq-length", "8", "--epochs", "1", "--megatron-release", release]
-    values = read_values(make_parser("index").parse_args(["index", *words]))
-    config = IndexConfig(**values, command=["pretrain_gpt.py", *flags])
-    assert config.job_tokenizer is not None
-    return config.job_tokenizer
-
-
 def test_golden_identifiers_come_out_as_each_release_writes_them():
+    """The tokenizer is that of a job's flags, as `dsindex index -- COMMAND` reads them."""
+    job = {"data_path": ["x"], "seq_length": 8, "epochs": 1}
     for case in GOLDEN_BLOCKS:
-        ours = find_identifiers(from_flags(case["flags"], case["release"]), case["release"])
+        command = ["pretrain_gpt.py", *case["flags"]]
+        config = IndexConfig(**job, megatron_release=case["release"], command=command)
+        ours = find_identifiers(config.job_tokenizer, case["release"])
         assert json.dumps(ours, indent=4) == json.dumps(case["identifiers"], indent=4), case["flags"]
     counted = Counter(case["release"] for case in GOLDEN_BLOCKS)
     assert set(counted) == set(RELEASES)

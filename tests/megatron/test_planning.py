@@ -9,71 +9,60 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import FormatError, InputError, LimitError, UsageError
+from dsindex.megatron import epochs
 from dsindex.megatron.arrays import blend_by_weights, blend_exhaustively
 from dsindex.megatron.cache import cache_files, description_text, read_description
-from dsindex.megatron.epochs import (
-    SampleRule,
-    count_epochs,
-    count_samples,
-    normalise,
-    parse_split,
-    samples_for_epochs,
-    split_matrix,
-)
 from dsindex.megatron.flags import TrainingLength, samples_for_training
 from dsindex.megatron.plan import Blend, CacheSettings, PartCounts, find_needed_caches, parse_data_path
 from tests.support.golden import golden_caches
 
-RULE = SampleRule(sequence_length=10)
+RULE = epochs.SampleRule(sequence_length=10)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "num_samples", "epochs"), [(101, 10, 1), (100, 10, 2), (100, 0, 1), (1, 1, 11), (1000, None, 1)]
-)
-def test_epochs_are_the_least_that_give_the_samples(tokens, num_samples, epochs):
-    assert count_epochs(tokens, num_samples, rule=RULE, place="p").num_epochs == epochs
+@pytest.mark.parametrize(("tokens", "num_samples", "num_epochs"), [
+    (101, 10, 1), (100, 10, 2), (100, 0, 1), (1, 1, 11), (1000, None, 1),
+])  # fmt: skip
+def test_epochs_are_the_least_that_give_the_samples(tokens, num_samples, num_epochs):
+    assert epochs.count_epochs(tokens, num_samples, rule=RULE, place="p").num_epochs == num_epochs
 
 
 @pytest.mark.parametrize(("num_samples", "separate"), [(178, False), (177, True), (99, False)])
 def test_final_epoch_is_separate_below_the_threshold(num_samples, separate):
     # 1000 tokens: 99 samples come before the second epoch; 80 % of an epoch's 99 is 79.2, cut to 79.
-    plan = count_epochs(1000, num_samples, rule=SampleRule(sequence_length=10), place="p")
+    plan = epochs.count_epochs(1000, num_samples, rule=epochs.SampleRule(sequence_length=10), place="p")
     assert plan.separate_final_epoch == separate
     assert plan.shuffled_together == (99 if separate else plan.num_samples)
     assert plan.num_samples == (99 if num_samples == 99 else 199)
 
 
 def test_part_without_tokens_is_refused_where_megatron_loops_for_ever():
-    with pytest.raises(
-        LimitError, match=r"^web, split test: 5 samples were requested, but the part has no tokens \(Meg"
-    ):
-        count_epochs(0, 5, rule=RULE, place="web, split test")
+    with pytest.raises(LimitError, match=r"^web, split test: 5 samples were requested, but the part has no tokens"):
+        epochs.count_epochs(0, 5, rule=RULE, place="web, split test")
     with pytest.raises(LimitError, match="loop forever"):
-        count_epochs(0, 0, rule=RULE, place="p")  # the extra token alone
-    assert count_epochs(0, 0, rule=SampleRule(sequence_length=10, extra_token=False), place="p").num_samples == 0
-    assert count_epochs(0, None, rule=RULE, place="p").num_samples == 0
+        epochs.count_epochs(0, 0, rule=RULE, place="p")  # the extra token alone
+    without_extra = epochs.SampleRule(sequence_length=10, extra_token=False)
+    assert epochs.count_epochs(0, 0, rule=without_extra, place="p").num_samples == 0
+    assert epochs.count_epochs(0, None, rule=RULE, place="p").num_samples == 0
 
 
 @pytest.mark.parametrize("length", [1, 2**31 - 1])
 def test_sequence_length_that_overflows_or_asserts_in_megatron_is_refused(length):
     with pytest.raises(LimitError, match=f"sequence length {length} is not from 2 to 2147483646"):
-        SampleRule(sequence_length=length)
+        epochs.SampleRule(sequence_length=length)
 
 
 def test_kept_partial_sample_is_counted_in_float32():
-    rule = SampleRule(sequence_length=2, extra_token=False, keep_partial=True)
-    assert count_samples(7, rule=rule) == 4
-    assert count_samples(2**24 + 3, rule=rule) == 2**23 + 2
-    assert count_samples(2**25 + 1, rule=rule) == 2**24, "exact would be one more"
-    with pytest.raises(
-        LimitError, match="Megatron counts 16777216 samples in float32, not the 16777217 that are requested"
-    ):
-        count_epochs(2**25 + 2, 2**24 + 1, rule=rule, place="p")
+    rule = epochs.SampleRule(sequence_length=2, extra_token=False, keep_partial=True)
+    assert epochs.count_samples(7, rule=rule) == 4
+    assert epochs.count_samples(2**24 + 3, rule=rule) == 2**23 + 2
+    assert epochs.count_samples(2**25 + 1, rule=rule) == 2**24, "exact would be one more"
+    with pytest.raises(LimitError, match="Megatron counts 16777216 samples in float32, not the 16777217 that"):
+        epochs.count_epochs(2**25 + 2, 2**24 + 1, rule=rule, place="p")
 
 
-@pytest.mark.parametrize(("epochs", "samples"), [("2.5", 249), ("0.001", 0), ("1/3", 33)])
-def test_epochs_become_samples(epochs, samples):
-    assert samples_for_epochs(Fraction(epochs), 1000, rule=RULE) == samples
+@pytest.mark.parametrize(("num_epochs", "samples"), [("2.5", 249), ("0.001", 0), ("1/3", 33)])
+def test_epochs_become_samples(num_epochs, samples):
+    assert epochs.samples_for_epochs(Fraction(num_epochs), 1000, rule=RULE) == samples
 
 
 @pytest.mark.parametrize(("text", "shares"), [
@@ -81,27 +70,25 @@ def test_epochs_become_samples(epochs, samples):
     ("[.5, .25, .25]", (0.5, 0.25, 0.25)),
 ])  # fmt: skip
 def test_split_is_read_in_every_spelling_that_megatron_reads(text, shares):
-    assert parse_split(text) == shares
+    assert epochs.parse_split(text) == shares
 
 
 def test_matrix_is_written_with_an_integer_zero_and_null_for_no_part():
-    assert json.dumps(split_matrix(parse_split("0,3,1"))) == "[null, [0.0, 0.75], [0.75, 1.0]]"
+    assert json.dumps(epochs.split_matrix(epochs.parse_split("0,3,1"))) == "[null, [0.0, 0.75], [0.75, 1.0]]"
 
 
 @pytest.mark.parametrize("text", ["abc", "0,0,0", "1,2,3,4", "-5,5", "1e3,1", "1.2.3,4"])
 def test_split_that_megatron_would_misread_is_refused(text):
     with pytest.raises(InputError, match=r"split.*not one to three shares above 0"):
-        parse_split(text)
+        epochs.parse_split(text)
 
 
 def slow_blend(weights, size, limits=None):
     taken = [0] * len(weights)
     drawn = []
     for sample in range(size):
-        lags = [
-            -np.inf if limits and taken[d] >= limits[d] else weight * max(float(sample), 1.0) - float(taken[d])
-            for d, weight in enumerate(weights)
-        ]
+        lags = [weight * max(float(sample), 1.0) - float(num) for weight, num in zip(weights, taken, strict=True)]
+        lags = [-np.inf if limits and taken[d] >= limits[d] else lag for d, lag in enumerate(lags)]
         dataset = lags.index(max(lags))
         drawn.append((dataset, taken[dataset]))
         taken[dataset] += 1
@@ -111,7 +98,7 @@ def slow_blend(weights, size, limits=None):
 @settings(max_examples=20)
 @given(weights=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), size=st.integers(0, 300))
 def test_weighted_blend_equals_the_slow_reference(weights, size):
-    shares = normalise(weights)
+    shares = epochs.normalise(weights)
     datasets, samples = blend_by_weights(shares, size)
     assert list(zip(datasets.tolist(), samples.tolist(), strict=True)) == slow_blend(shares, size)
     assert (datasets.dtype, samples.dtype) == (np.int16, np.int64)
@@ -149,7 +136,7 @@ def test_blend_that_megatron_stops_at_is_refused(words, error, message):
         parse_data_path(words)
 
 
-SHARED = CacheSettings(sequence_length=10, split="8,1,1", matrix=split_matrix(parse_split("8,1,1")))
+SHARED = CacheSettings(sequence_length=10, split="8,1,1", matrix=epochs.split_matrix(epochs.parse_split("8,1,1")))
 PART = PartCounts(begin=0, end=9, tokens=1001)
 
 
@@ -191,9 +178,8 @@ def test_samples_of_a_job_follow_megatrons_rule(length, expected):
 
 
 def test_each_phase_has_samples_of_its_own():
-    length = TrainingLength(
-        train_samples=1000, global_batch_size=8, eval_interval=10, phase_transition_iterations=(50, 100, 500)
-    )
+    job = {"train_samples": 1000, "global_batch_size": 8, "eval_interval": 10}
+    length = TrainingLength(**job, phase_transition_iterations=(50, 100, 500))
     assert [train for train, _, _ in samples_for_training(length)] == [400, 400, 200]
 
 

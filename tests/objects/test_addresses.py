@@ -15,12 +15,8 @@ from tests.commands.pack.verifying import edit_manifest
 from tests.support.golden import OWN
 
 OPTIONS = {"executor": "local", "progress": False}
-PLACES = [
-    "s3://planted/a.jsonl",
-    "https://planted.example/a.jsonl",
-    "hf://datasets/planted/a/a.jsonl",
-    "gs://planted/a.idx",
-]
+INDEX = {"seq_length": 64, "epochs": 1, **OPTIONS}
+PLACES = ["s3://planted/a.jsonl", "https://planted.xy/a.jsonl", "hf://datasets/planted/a/a.jsonl", "gs://planted/a.idx"]
 
 
 @pytest.fixture
@@ -57,7 +53,7 @@ def whole(tmp_path_factory):
         dsindex.build(str(folder / "docs.jsonl"), tokenizer=str(OWN.plain_tokenizer), output_prefix=prefix, **OPTIONS)
     parts = [str(folder / f"{name}_text_document") for name in ("a", "b")]
     dsindex.merge(parts, output_prefix=str(folder / "merged"), **OPTIONS)
-    dsindex.build_index(parts[0], seq_length=64, epochs=1, split="1,0,0", data_cache_path=str(folder / "c"), **OPTIONS)
+    dsindex.build_index(parts[0], split="1,0,0", data_cache_path=str(folder / "c"), **INDEX)
     return folder
 
 
@@ -90,9 +86,7 @@ def use(folder, **contact):
         lambda: dsindex.merge([a, b], output_prefix=str(folder / "again"), **OPTIONS),
         lambda: dsindex.inspect(str(folder / "again"), **contact).notes,
         lambda: dsindex.report(a, output=str(folder / "r.html"), progress=False, **contact),
-        lambda: dsindex.build_index(
-            merged, seq_length=64, epochs=1, split="9,1,0", data_cache_path=str(folder / "d"), **OPTIONS
-        ),
+        lambda: dsindex.build_index(merged, split="9,1,0", data_cache_path=str(folder / "d"), **INDEX),
     ]
     said = []
     for call in calls:

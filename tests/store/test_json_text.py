@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from dsindex.messages import show_name
 from dsindex.store.json_text import decode_json, encode_json
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
+LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text()
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 NAMES = st.binary(max_size=8).map(lambda name: name.decode("utf-8", "surrogateescape"))
 
 

@@ -23,34 +23,28 @@ KINDS = ("bytes", "wordpiece", "unigram")
 @functools.cache
 def train(kind):
     """Train a tokenizer of a kind with the special tokens SPECIAL."""
+    shared = {"special_tokens": SPECIAL, "show_progress": False}
     if kind == "bytes":
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         # It excludes blanks from offsets, as GPT-2's post-processor does; ChatTokenizer must turn that off.
         tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
         tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=420,
-            special_tokens=SPECIAL,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, **shared)
     elif kind == "wordpiece":
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         # It adds <s> and </s> to every text; ChatTokenizer must not add them to conversations.
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
-        )
-        trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False)
+        ends = [("<s>", 0), ("</s>", 1)]
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+        trainer = trainers.WordPieceTrainer(vocab_size=400, **shared)
     else:
         tokenizer = Tokenizer(models.Unigram())
         tokenizer.normalizer = normalizers.NFKC()
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
         tokenizer.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=300, special_tokens=SPECIAL, unk_token="[UNK]", show_progress=False
-        )
+        trainer = trainers.UnigramTrainer(vocab_size=300, unk_token="[UNK]", **shared)
     tokenizer.train_from_iterator(LINES, trainer)
     return ChatTokenizer(tokenizer.to_str(), special_tokens={"bos_token": "<s>", "eos_token": "</s>"})

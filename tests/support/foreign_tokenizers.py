@@ -64,7 +64,5 @@ def tiktoken_file():
 
 def rank_entries():
     """Return the ranks in the format of Megatron's JSON files."""
-    return [
-        {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": token.decode(errors="replace")}
-        for token, rank in ranks().items()
-    ]
+    rows = ((rank, base64.b64encode(token).decode(), token.decode(errors="replace")) for token, rank in ranks().items())
+    return [dict(zip(("rank", "token_bytes", "token_str"), row, strict=True)) for row in rows]

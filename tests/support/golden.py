@@ -51,21 +51,6 @@ class GoldenRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoldenIndexCase:
-    """One case of gpt_index_cases.json: a GPTDataset or BlendedDataset built by megatron-core 0.16.1."""
-
-    name: str
-    folder: Path
-    """Folder that `prefixes` and the `dataset_path` in the cache descriptions are relative to."""
-    prefixes: tuple[str, ...]
-
-    @property
-    def cache(self):
-        """Folder with the cache files of the case."""
-        return self.folder / "cache" / self.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenSet:
     """One folder of golden files."""
 
@@ -79,13 +64,9 @@ class GoldenSet:
     """Prefix of the dataset that merge_datasets.py wrote."""
     merge_inputs: tuple[Path, ...]
     """Prefixes of the merged datasets, in order."""
-    index_cases: tuple[GoldenIndexCase, ...]
 
     def run(self, name):
         return next(run for run in self.runs if run.name == name)
-
-    def index_case(self, name):
-        return next(case for case in self.index_cases if case.name == name)
 
 
 def _golden_set(name, *, texts, outputs, plain, bos):
@@ -102,35 +83,17 @@ def _golden_set(name, *, texts, outputs, plain, bos):
     if name == "own":
         runs.append(GoldenRun(name="bossentences", folder=outputs, input=sentences, tokenizer=bos))
     merged = ("eod_text_document", "keys_title_document", "sentences_text_document")
-    cases = json.loads((outputs / "gpt_index_cases.json").read_text())
-    return GoldenSet(
-        name=name,
-        docs=docs,
-        sentences=sentences,
-        plain_tokenizer=plain,
-        bos_tokenizer=bos,
-        runs=tuple(runs),
-        merged=outputs / "merged",
-        merge_inputs=tuple(outputs / prefix for prefix in merged),
-        index_cases=tuple(
-            GoldenIndexCase(name=case["name"], folder=outputs, prefixes=tuple(case["prefixes"])) for case in cases
-        ),
-    )
+    sources = {"docs": docs, "sentences": sentences, "plain_tokenizer": plain, "bos_tokenizer": bos}
+    merge_inputs = tuple(outputs / prefix for prefix in merged)
+    return GoldenSet(name=name, **sources, runs=tuple(runs), merged=outputs / "merged", merge_inputs=merge_inputs)
 
 
 _OWN, _CORPUS = GOLDEN / "tokenizers", SHARED / "corpus"
 OWN = _golden_set("own", texts=GOLDEN, outputs=GOLDEN, plain=_OWN / "plain", bos=_OWN / "bos")
 GOLDEN_SETS = [OWN]
 if SHARED_GOLDEN.is_dir():
-    GOLDEN_SETS.append(
-        _golden_set(
-            "shared",
-            texts=SHARED / "golden",
-            outputs=SHARED_GOLDEN,
-            plain=_CORPUS / "gpt2",
-            bos=_CORPUS / "bos8k",
-        )
-    )
+    _PLACES = {"texts": SHARED / "golden", "outputs": SHARED_GOLDEN}
+    GOLDEN_SETS.append(_golden_set("shared", **_PLACES, plain=_CORPUS / "gpt2", bos=_CORPUS / "bos8k"))
 FAST = GoldenRun(name="fast", folder=GOLDEN, input=GOLDEN / "fast.jsonl", tokenizer=OWN.plain_tokenizer)
 """The run of preprocess_data_fast.py, which writes a text without tokens as a document with only EOD."""
 
@@ -145,14 +108,38 @@ def dataset_name(prefix):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoldenCache:
-    """A cache that megatron-core wrote for one split, and the arguments that it was given."""
+class GoldenCase:
+    """A GPTDataset or BlendedDataset of each split that megatron-core built, and wrote into one cache folder."""
 
     folder: Path
-    """Folder with the datasets."""
-    description_path: Path
+    """Folder with the datasets, which prefixes and the `dataset_path` of descriptions are relative to."""
     case: dict[str, Any]
-    """The cache's entry in gpt_index_cases.json."""
+    """The entry in gpt_index_cases.json: the arguments, and what came out."""
+
+    @property
+    def cache(self):
+        return self.folder / "cache" / self.case["name"]
+
+    def prefixes(self):
+        return [str(self.folder / prefix) for prefix in self.case["prefixes"]]
+
+
+def golden_cases():
+    """Return test id → case for all cases of all sets, such as `own-one_epoch`."""
+    found = {}
+    for owner, folder in (("own", GOLDEN), ("shared", SHARED_GOLDEN)):
+        path = folder / "gpt_index_cases.json"
+        for case in json.loads(path.read_bytes()) if path.exists() else []:
+            found[f"{owner}-{case['name']}"] = GoldenCase(folder=folder, case=case)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenCache(GoldenCase):
+    """The cache of one split of a case."""
+
+    description_path: Path
+    name: str
 
     @property
     def split(self):
@@ -166,23 +153,16 @@ class GoldenCache:
     def num_samples(self):
         return int(self.case["lengths"][["train", "valid", "test"].index(self.split)])
 
-    def prefixes(self):
-        return [str(self.folder / prefix) for prefix in self.case["prefixes"]]
-
     def __str__(self):
-        return f"{'own' if self.folder == GOLDEN else 'shared'}-{self.case['name']}-{self.split}"
+        return f"{self.name}-{self.split}"
 
 
 def golden_caches(class_name):
     """Return the caches of single datasets (GPTDataset) or of blends (BlendedDataset)."""
-    caches = []
-    for folder in (GOLDEN, SHARED_GOLDEN):
-        cases_path = folder / "gpt_index_cases.json"
-        for case in json.loads(cases_path.read_bytes()) if cases_path.exists() else []:
-            blends = any("BlendedDataset" in name for name in case["files"])
-            caches += [
-                GoldenCache(folder=folder, description_path=folder / "cache" / case["name"] / name, case=case)
-                for name in case["files"]
-                if name.endswith("description.txt") and class_name in name and blends == (class_name != "GPTDataset")
-            ]
-    return caches
+    return [
+        GoldenCache(folder=each.folder, case=each.case, description_path=each.cache / file, name=name)
+        for name, each in golden_cases().items()
+        if any("BlendedDataset" in file for file in each.case["files"]) == (class_name == "BlendedDataset")
+        for file in each.case["files"]
+        if file.endswith("description.txt") and class_name in file
+    ]

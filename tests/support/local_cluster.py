@@ -25,48 +25,34 @@ class LocalCluster:
     """Environment in which local.sh runs."""
     access: dict[str, str] = field(default_factory=dict)
     """Variables that local.sh prints and that a command needs to reach the cluster."""
-    wrapper: tuple[str, ...] = ()
-    """Command that runs local.sh and the nodes that it starts, such as one that limits them."""
 
     def script(self, *words):
         """Run local.sh and return its output."""
-        command = [*self.wrapper, "bash", str(ROOT / "cluster_configs" / "local.sh"), *words]
+        command = ["bash", str(ROOT / "cluster_configs" / "local.sh"), *words]
         # Write the output to a file: the daemons that stay running would keep a pipe open.
         with tempfile.TemporaryFile("w+") as out:
-            ended = subprocess.run(
-                command, env=self.environment, stdout=out, stderr=out, timeout=PATIENCE_SECONDS, check=False
-            )
+            streams = {"stdout": out, "stderr": out}
+            ended = subprocess.run(command, env=self.environment, timeout=PATIENCE_SECONDS, check=False, **streams)
             out.seek(0)
             shown = out.read()
         assert ended.returncode == 0, shown
         return shown
 
-    def processes(self):
-        """Return the ids of all processes of the cluster, found by a variable in their environment."""
-        return find_marked(f"DSINDEX_CLUSTER_DIR={self.folder}/c")
-
 
 @contextlib.contextmanager
-def local_cluster(num_workers, *, wrapper=(), variables=None):
-    """Start a cluster of nodes with one CPU each, stop it at the end, and check that no process is left.
-
-    Args:
-        num_workers: Number of nodes in addition to the head.
-        wrapper: Command that runs local.sh.
-        variables: Further environment variables of the nodes.
-    """
+def local_cluster(num_workers):
+    """Start a head and nodes with one CPU each, stop them at the end, and check that no process is left."""
     with tempfile.TemporaryDirectory(prefix="dsx", dir="/tmp") as name:  # Ray's sockets need a short path.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         environment |= {"HOME": name, "DSINDEX_CLUSTER_DIR": f"{name}/c", "DSINDEX_CLUSTER_CPUS": "1"}
         own = {"VIRTUAL_ENV": sys.prefix, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        cluster = LocalCluster(Path(name), environment | own | dict(variables or {}), wrapper=tuple(wrapper))
+        cluster = LocalCluster(Path(name), environment | own)
         shown = cluster.script("start", str(num_workers))
         try:
             cluster.access |= dict(word.split("=", 1) for word in shlex.split(shown) if "=" in word)
             yield cluster
         finally:
             if (cluster.folder / "c").exists():
-                cluster.wrapper = ()
                 cluster.script("stop")
-        left = cluster.processes()
+        left = find_marked(f"DSINDEX_CLUSTER_DIR={name}/c")
         assert not left, f"local.sh stop has left processes behind: {left}"

@@ -38,12 +38,8 @@ def _byte_level_json():
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=500,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<|eot|>", "<|bos|>"],
-        show_progress=False,
-    )
+    options = {"special_tokens": ["<|eot|>", "<|bos|>"], "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **options)
     tokenizer.train_from_iterator(SENTENCES * 2, trainer)
     return tokenizer.to_str()
 

@@ -41,12 +41,8 @@ def write_options(name, folder, demo):
         shutil.copytree(demo, folder / name)
         return folder / name
     text = (ROOT / "workflows" / f"{name}.yaml").read_text(encoding="utf-8")
-    text = (
-        text.replace("demo-output", str(demo))
-        .replace("out/", f"{folder}/out/")
-        .replace("BUCKET/data", f"bucket/{folder.name}")
-    )
-    text = text.replace("BUCKET", "bucket")
+    text = text.replace("demo-output", str(demo)).replace("out/", f"{folder}/out/")
+    text = text.replace("BUCKET/data", f"bucket/{folder.name}").replace("BUCKET", "bucket")
     path = folder / f"{name}.yaml"
     path.write_text(text, encoding="utf-8")
     return path

@@ -64,29 +64,19 @@ def run(*command, **variables):
     return subprocess.run(command, capture_output=True, text=True, check=False, env=known)
 
 
-def read(python):
-    ended = run(python, "-c", READ)
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
-
-
-@pytest.fixture
-def built():
+def test_four_packages_read_what_all_packages_read(python):
     made = build()
-    dsindex.build_index(
-        made, seq_length=16, epochs=2.5, split="90,9,1", keep_partial_validation=True, data_cache_path="cache"
-    )
+    options = {"epochs": 2.5, "split": "90,9,1", "keep_partial_validation": True}
+    dsindex.build_index(made, seq_length=16, **options, data_cache_path="cache")
     dsindex.convert(made, "x.pbin")
     Path("docs.jsonl").write_text('{"text": "a"}\n{"text": "and more"}\n')
     dsindex.raw_index("docs.jsonl")
-
-
-@pytest.mark.usefixtures("built")
-def test_four_packages_read_what_all_packages_read(python):
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         exec(READ, {})
-    assert read(python) == json.loads(shown.getvalue())
+    ended = run(python, "-c", READ)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == json.loads(shown.getvalue())
 
 
 @pytest.mark.parametrize(("package", "words"), [

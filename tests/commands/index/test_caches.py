@@ -10,47 +10,30 @@ import numpy as np
 import pytest
 
 import dsindex
+from dsindex.cli.render import describe
 from dsindex.errors import DsindexError, InputError
 from tests.commands.index.index_jobs import IDENTIFIERS, described, index, indexed, options
 from tests.support.datasets import write_dataset
-from tests.support.golden import GOLDEN, SHARED_GOLDEN
+from tests.support.golden import golden_cases
 
 
-def golden_cases():
-    for folder, owner in ((GOLDEN, "own"), (SHARED_GOLDEN, "shared")):
-        path = folder / "gpt_index_cases.json"
-        for case in json.loads(path.read_bytes()) if path.exists() else []:
-            yield pytest.param(folder, case, id=f"{owner}-{case['name']}")
-
-
-@pytest.mark.parametrize(("folder", "case"), list(golden_cases()))
-def test_golden_caches_come_out_byte_for_byte(folder, case, tmp_path, monkeypatch):
-    monkeypatch.chdir(folder)  # dataset_path is the prefix as typed
-    build_golden(folder, case, tmp_path, "local")
-    assert written_to(tmp_path) == golden_files(folder, case)
-
-
-def build_golden(folder, case, tmp_path, executor):
-    weights = case.get("weights")
+@pytest.mark.parametrize("golden", golden_cases().values(), ids=golden_cases())
+def test_golden_caches_come_out_byte_for_byte(golden, tmp_path, monkeypatch):
+    monkeypatch.chdir(golden.folder)  # dataset_path is the prefix as typed
+    case = golden.case
     words = case["prefixes"]
-    if weights:
-        words = [str(word) for pair in zip(weights, words, strict=True) for word in pair]
+    if case.get("weights"):
+        words = [str(word) for pair in zip(case["weights"], words, strict=True) for word in pair]
     like = next(name for name in sorted(case["files"]) if name.endswith("description.txt"))
-    return index(
-        executor=executor, data_path=words, seq_length=case["sequence_length"],
+    index(
+        data_path=words, seq_length=case["sequence_length"],
         num_samples=["none" if count is None else count for count in case["num_samples"]], split=case["split"],
-        seed=case["seed"], data_cache_path=str(tmp_path), like=str(folder / "cache" / case["name"] / like),
+        seed=case["seed"], data_cache_path=str(tmp_path), like=str(golden.cache / like),
         no_extra_token=not case.get("add_extra_token", True),
         keep_partial_validation=not case.get("drop_last_partial_validation_sequence", True),
     )  # fmt: skip
-
-
-def written_to(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-dsindex.json")}
-
-
-def golden_files(folder, case):
-    return {name: (folder / "cache" / case["name"] / name).read_bytes() for name in case["files"]}
+    written = {path.name: path.read_bytes() for path in tmp_path.iterdir() if not path.name.endswith("-dsindex.json")}
+    assert written == {name: (golden.cache / name).read_bytes() for name in case["files"]}
 
 
 def test_epochs_become_a_number_of_samples_in_the_description(folder):
@@ -107,7 +90,13 @@ def test_same_job_again_leaves_its_caches_alone_until_the_lengths_change(folder)
     before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in (folder / "cache").iterdir()}
     assert all(result.reused for result in indexed(split="1").results)
     assert {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in (folder / "cache").iterdir()} == before
+    os.utime(folder / "web.idx")
+    assert indexed(split="1", explain=True).ok, "the same lengths, only touched"
     write_dataset(folder / "web", [[[1] * length] for length in [50, 20, 60, 30, 100, 5] * 40])
+    report = indexed(split="1", explain=True)
+    assert not report.ok
+    shown = "\n".join(describe(report))
+    assert "web.idx changed since the cache was built (its sequences 0 to 240 have other lengths" in shown
     (result,) = indexed(split="1").results
     assert not result.reused, "the description, and so every name, is the same"
     changed = [n for n, (_, content) in before.items() if (folder / "cache" / n).read_bytes() != content]
@@ -120,10 +109,8 @@ def test_caches_that_do_not_fit_into_memory_together_are_built_one_after_the_oth
     assert len(list((folder / "cache").glob("*description.txt"))) == 3
 
 
-RELEASED = {
-    "tokenizer_identifiers": None,
-    "job_tokenizer": {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "gpt2"},
-}
+OF_JOB = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "gpt2"}
+RELEASED = {"tokenizer_identifiers": None, "job_tokenizer": OF_JOB}
 
 
 def test_flags_of_the_jobs_tokenizer_name_the_caches_of_its_release(folder):

@@ -1,16 +1,13 @@
 """What `dsindex index` refuses, and why a job would not find its caches."""
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from dsindex.cli.render import describe
-from dsindex.errors import DsindexError, InputError, LimitError, OutputError, UsageError
-from dsindex.options.index import IndexConfig
-from tests.commands.index.index_jobs import index, indexed, options
-from tests.support.datasets import write_dataset
+from dsindex.errors import DsindexError, InputError, LimitError, UsageError
+from tests.commands.index.index_jobs import index, indexed
 
 REFUSED = {
     "no-file": ({"data_path": ["nowhere"]}, InputError,
@@ -35,6 +32,16 @@ REFUSED = {
     "no-json": ({"tokenizer_identifiers": "none.json"}, InputError, "none.json: cannot be read"),
     "like": ({"tokenizer_identifiers": None, "like": "identifiers.json"}, DsindexError,
      "identifiers.json is not the description of a GPTDataset or BlendedDataset"),
+    "two-splits": ({"data_path": None, "train_data_path": ["web"], "split": "1"}, UsageError,
+     "--split and --train-data-path cannot be combined"),
+    "no-epochs": ({"epochs": "zero"}, UsageError, "'zero' is not a number of epochs"),
+    "four-numbers": ({"epochs": None, "num_samples": "1,2,3,4"}, UsageError, "one to three numbers of samples"),
+    "order": ({"document_order": "sorted"}, UsageError, "'sorted' is not shuffled, packed, length, or a .npy"),
+    "order-in-bucket": ({"document_order": "s3://b/order.npy"}, UsageError, "s3://b/order.npy"),
+    "order-of-two": ({"document_order": "o.npy", "document_order_splits": ["train", "valid"]}, UsageError,
+     "orders the documents of one split"),
+    "order-of-fim": ({"document_order": "packed", "fim_data": True}, UsageError,
+     "--fim-data and --document-order cannot be combined"),
 }  # fmt: skip
 
 
@@ -43,35 +50,6 @@ def test_refusal(folder, changes, error, message):
     with pytest.raises(error, match=message):
         indexed(**changes)
     assert not (folder / "cache").exists()
-
-
-def test_caches_that_do_not_fit_on_the_disk_are_refused(folder, monkeypatch):
-    monkeypatch.setattr("dsindex.commands.index.free_bytes", lambda _: 1000)
-    with pytest.raises(
-        OutputError, match=r"cache: the caches need .* kB, but 1.0 kB are free\nhint: make room, or choose"
-    ):
-        indexed()
-    assert not (folder / "cache").exists()
-
-
-def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder):
-    write_dataset(folder / "tight", [[[1] * 121]])  # just the 4 samples that its weight asks for
-    with pytest.raises(LimitError, match="draws 5 samples from tight, which has only 4"):
-        indexed(
-            data_path=["2", "web", "7", "tight", "2", "books"], epochs=None, num_samples="6", split="1",
-            mid_level_dataset_surplus=0,
-        )  # fmt: skip
-    assert not list((folder / "cache").glob("*Blended*"))
-
-
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"data_path": None, "train_data_path": ["web"], "split": "1"}, "--split and --train-data-path cannot be combined"),
-    ({"epochs": "zero"}, "'zero' is not a number of epochs"),
-    ({"epochs": None, "num_samples": "1,2,3,4"}, "one to three numbers of samples"),
-])  # fmt: skip
-def test_options_that_make_no_sense_together(changes, message):
-    with pytest.raises(ValueError, match=message):
-        IndexConfig(**options(**changes))
 
 
 def explained(**changes):
@@ -92,17 +70,6 @@ def test_explain_names_the_settings_that_differ(changes, sentence):
     assert any(sentence in said for said in sentences), sentences
 
 
-def test_explain_tells_that_the_data_changed(folder):
-    indexed(split="1")
-    os.utime(folder / "web.idx")
-    assert indexed(split="1", explain=True).ok, "the same lengths, only touched"
-    write_dataset(folder / "web", [[[1] * length] for length in [50, 20, 60, 30, 100, 5] * 40])
-    report = indexed(split="1", explain=True)
-    assert not report.ok
-    shown = "\n".join(describe(report))
-    assert "web.idx changed since the cache was built (its sequences 0 to 240 have other lengths" in shown
-
-
 def test_explain_tells_of_missing_files_and_edited_descriptions(folder):
     (result,) = indexed(split="1").results
     shuffle = Path(result.paths[-1])
@@ -116,10 +83,9 @@ def test_explain_tells_of_missing_files_and_edited_descriptions(folder):
 
 
 def test_explain_compares_a_jobs_description_with_the_folder(folder):
-    indexed(data_path=["1", "web", "1", "books"], split="1", epochs=None, num_samples="50")
-    indexed(
-        data_path=["2", "web", "1", "books"], split="1", seed=5, epochs=None, num_samples="50", data_cache_path="job"
-    )
+    blend = {"split": "1", "epochs": None, "num_samples": "50"}
+    indexed(**blend, data_path=["1", "web", "1", "books"])
+    indexed(**blend, data_path=["2", "web", "1", "books"], seed=5, data_cache_path="job")
     (like,) = (folder / "job").glob("*Blended*description.txt")
     report = index(explain=True, like=str(like), data_cache_path="cache")
     shown = "\n".join(describe(report))

@@ -39,7 +39,7 @@ WAYS = [
     ("construction", {"shard_size": "3KiB", "workers": 3}),
     ("template", {"shard_size": "9KiB", "workers": 1}),
     ("template", {"executor": "processes", "shard_size": "40KiB"}),
-    pytest.param("template", {"executor": "ray", "shard_size": "20KiB"}, marks=[pytest.mark.ray]),
+    pytest.param("template", {"executor": "ray", "shard_size": "20KiB"}, marks=pytest.mark.ray),
 ]
 
 
@@ -77,14 +77,6 @@ def expected(tmp_path_factory, broken, unusual):
         found[name] = source, instruction, published(folder)
     assert report.bad_kinds["bad-field"] == 30
     return found
-
-
-@pytest.fixture(scope="module")
-def way(request):
-    """The options of a job; Ray is started before the test begins."""
-    if request.param.get("executor") == "ray":
-        request.getfixturevalue("ray_instance")
-    return request.param
 
 
 @pytest.mark.quick(1)
@@ -140,14 +132,6 @@ def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path, cli):
         assert main(["verify", f"{tmp_path}/out/spec_{name}"]) == 0
 
 
-def test_the_job_can_stand_in_the_configuration(tmp_path):
-    options = {"input": str(CONVERSATIONS), "output-prefix": str(tmp_path / "out" / "chat"), "executor": "local"}
-    options |= {"tokenizer_model": str(OWN.plain_tokenizer), "on_bad_record": "quarantine"}
-    (tmp_path / "chat.yaml").write_text(yaml.safe_dump({**SPEC, "job": options}))
-    assert main(["instruct", str(tmp_path / "chat.yaml")]) == 0
-    assert main(["verify", str(tmp_path / "out" / "chat_loss_mask")]) == 0
-
-
 def test_first_bad_record_is_named_with_file_and_line(tmp_path):
     good, (line, kind) = CONVERSATIONS.read_bytes().splitlines(), next(iter(BAD.items()))
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([*good[:5], line, *good[5:9], line]))
@@ -199,18 +183,14 @@ def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path,
 
 LONG = [{"role": "user", "content": "a " * 130}, {"role": "assistant", "content": "b " * 130}]
 SHORT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-LONGER = {
-    "refuse": ("1 × .* 512;", (1, 1), 0, None),
-    "drop": (None, (2, 2), 0, 1),
-    "truncate": (None, (2, 2), 1, None),
-    "split-turns": (None, (2, 3), 0, None),
-}
-"""What is said, the conversations and sequences, whether tokens are cut off, and what is left out of the packs."""
 
 
-@pytest.mark.parametrize("longer", LONGER)
-def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer):
-    said, counts, is_cut, dropped = LONGER[longer]
+@pytest.mark.parametrize(("longer", "said", "counts", "is_cut", "dropped"), [
+    ("refuse", "1 × .* 512;", (1, 1), False, None), ("drop", None, (2, 2), False, 1),
+    ("truncate", None, (2, 2), True, None), ("split-turns", None, (2, 3), False, None),
+])  # fmt: skip
+def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer, said, counts, is_cut, dropped):
+    """Conversations and sequences, whether tokens are cut off, and what is left out of the packs."""
     records = [{"messages": [*SHORT, *LONG, *LONG]}, {"messages": SHORT}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (tmp_path / "chat.yaml").write_text(yaml.safe_dump({"chat_template": CHATML}))
@@ -221,7 +201,7 @@ def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer):
     statistics = json.loads((tmp_path / "chat_text_document.manifest.json").read_bytes())["content"]["statistics"]
     packing = json.loads((tmp_path / "chat_packing_512.manifest.json").read_bytes())["content"]["packing"]
     assert (statistics["conversations"], statistics["sequences"]) == counts
-    assert (statistics["cut"] > 0) == bool(is_cut)
+    assert (statistics["cut"] > 0) == is_cut
     assert statistics["shortened"] == (longer in {"truncate", "split-turns"})
     assert packing.get("dropped") == dropped
     assert said is None or re.search(said, shown), shown
@@ -231,7 +211,6 @@ def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer):
 @pytest.mark.parametrize(("text", "options", "code", "message"), [
     ("message_construction: [role]", ["--seq-length", "1"], 2, "'1' is not an integer from 2 to 134217728"),
     ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a pack"),
-    ("{message_construction: [role]}", ["--seq-length", "64", "--pad-to-multiple", "12"], 2, "example --seq-length 60"),
     ("{message_construction: [role], too_long: split, max_length: 9}",
      ["--seq-length", "64", "--longer-than-pack", "truncate"], 2, "contradict each other"),
     ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
