@@ -18,6 +18,7 @@ from msgspec import structs
 
 from dsindex.errors import InputError
 from dsindex.store.config_files import parse_yaml, read_yaml
+from dsindex.store.errors import reading
 from dsindex.store.local import open_file
 
 if TYPE_CHECKING:
@@ -278,10 +279,8 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
 
 def _read_file(path: Path) -> str:
     try:
-        with open_file(path) as file:
+        with reading(str(path)), open_file(path) as file:
             template = file.read(MAX_TEMPLATE_BYTES + 1).decode("utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: the chat template cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: the chat template is not UTF-8 (byte {error.start})") from error
     if len(template) > MAX_TEMPLATE_BYTES:

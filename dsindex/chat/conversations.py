@@ -57,14 +57,8 @@ TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of tool results. They do not end a turn: the model continues after them."""
 
 MESSAGE_KEYS = (
-    "tools",
-    "functions",
-    "function_calls",
-    "documents",
-    "reasoning_details",
-    "refusal",
-    "thinking_blocks",
-    "label",
+    *("tools", "functions", "function_calls", "documents", "label"),
+    *("reasoning_details", "thinking_blocks", "refusal"),
 )
 """Keys of a message that few templates write; a record gets a note if it has one that its template never mentions."""
 
@@ -567,7 +561,7 @@ def change_call(call: dict[str, Any], **changes: object) -> dict[str, Any]:
 
 
 def _find_arguments(function: Mapping[str, Any]) -> object:
-    """Return the arguments of a call; `{}` if there are none, which some APIs write as null or an empty text."""
+    """Return the arguments of a call; `{}` for a call without arguments, for which APIs write null or an empty text."""
     given = (function.get(key) for key in ARGUMENT_KEYS)
     return next((value for value in given if parse_json(value) not in (None, "")), {})
 

@@ -96,12 +96,11 @@ class ReplyFinder:
         marked = self._render([_mark(message, number) for number, message in enumerate(self._messages)], False).text
         if _SENTINEL.sub("", marked) != text:
             raise _problem("the template changes the texts of messages, so that its replies cannot be found")
-        matches = [*_SENTINEL.finditer(marked)]
-        self._places = [match.start() - before for before, match in enumerate(matches)]
-        self._owners = [ord(match[0]) - _FIRST_SENTINEL for match in matches]
+        self._places: list[int] = []
         own: defaultdict[int, list[int]] = defaultdict(list)
-        for place, owner in zip(self._places, self._owners, strict=True):
-            own[owner].append(place)
+        for before, match in enumerate(_SENTINEL.finditer(marked)):
+            self._places.append(match.start() - before)
+            own[ord(match[0]) - _FIRST_SENTINEL].append(self._places[-1])
         written: defaultdict[int | None, list[Span]] = defaultdict(list)
         for message, run in groupby((span for span in outputs if span.begin < span.end), key=attrgetter("message")):
             first, *others = run
@@ -133,19 +132,13 @@ class ReplyFinder:
             )
         found[0] = found[0]._replace(begin=begin)
         own = [place for place in own if found[0].begin - len(header) <= place <= found[-1].end]
-        before = self._neighbour(number, own[0] if own else begin, -1, 0)
-        limit = own[0] if own else self._neighbour(number, begin, 1, len(text))
-        place = (text.rfind if own else text.find)(header, before, limit)
-        start = begin if not header else place + len(header) if place >= 0 else limit
-        last = own[-1] if own else start
+        first, last = (own[0], own[-1]) if own else (begin, begin)
+        start = text.rfind(header, 0, first) + len(header) if own and header else begin
         tails = self._tails(message, header, prompt)
-        if (
-            start != begin
-            or not before <= begin <= limit
-            or not any(_agree(text, last, end, tail) for tail in tails)
-            or any(self._has_other(number, span) for span in found)
-        ):
-            by_loop, by_sentinels = text[begin:end], text[start:last] + next(iter(tails), "")
+        is_mixed = any(_count_inside(self._places, span) > _count_inside(own, span) for span in found)
+        if is_mixed or start != begin or begin > first or not any(_agree(text, last, end, tail) for tail in tails):
+            by_loop = text[begin:end]
+            by_sentinels = text[first if is_mixed else start : last] + next(iter(tails), "")
             raise _problem(
                 f"{where}: it is {_show(by_loop)} by the template's loop, but {_show(by_sentinels)} by its own texts"
             )
@@ -159,25 +152,6 @@ class ReplyFinder:
                 f"{where}: the template writes nothing that ends a reply, so a model would not learn to stop"
             )
         return found
-
-    def _neighbour(self, number: int, place: int, step: int, default: int) -> int:
-        """Return the position of the nearest sentinel of another message.
-
-        Args:
-            number: The message whose own sentinels are skipped.
-            place: Where the search starts.
-            step: -1 to search backwards, including `place`; 1 to search forwards from `place` + 1.
-            default: The result if there is no such sentinel.
-        """
-        at = bisect_right(self._places, place) - (step < 0)
-        while 0 <= at < len(self._places) and self._owners[at] == number % _NUM_SENTINELS:
-            at += step
-        return self._places[at] if 0 <= at < len(self._places) else default
-
-    def _has_other(self, number: int, span: Span) -> bool:
-        """Tell whether a span contains a sentinel of another message."""
-        inside = self._owners[bisect_right(self._places, span.begin) : bisect_left(self._places, span.end)]
-        return any(owner != number % _NUM_SENTINELS for owner in inside)
 
     def _header(self, number: int) -> tuple[str, str]:
         """Return the header before a reply, and the whole generation prompt that begins with it.
@@ -220,6 +194,11 @@ class ReplyFinder:
                 behind = marked.rpartition(header)[2] if header else ""
                 tails += [marked[last:]] if last is not None else [behind, _TAG.split(behind)[-1].lstrip()]
         return self._known_tails[key]
+
+
+def _count_inside(places: Sequence[int], span: Span) -> int:
+    """Count the places, which are ascending, strictly inside a span."""
+    return bisect_left(places, span.end) - bisect_right(places, span.begin)
 
 
 def _rest(message: Message) -> str:

@@ -396,8 +396,7 @@ class SourceShards:
         Raises:
             FormatError: If the provenance is damaged.
         """
-        path, is_shuffled = provenance_path(self.detected.prefix), self.seed is not None
-        firsts = [*_first_documents(path, self.tasks, is_shuffled=is_shuffled), num_documents]
+        firsts = [*_first_documents(provenance_path(self.detected.prefix), self.tasks), num_documents]
         order = sorted(range(len(self.tasks)), key=lambda number: xxhash.xxh3_64_intdigest(number.to_bytes(8, "big")))
         chosen = sorted(order[: max(1, -(-int(len(order) * share * 1e6) // 10**6))])
         shared = (self.detected, self.settings, self.seed)
@@ -481,16 +480,15 @@ def _restored(stored: Documents, first: int, end: int, seed: int, folder: str) -
     return Documents.between(path, open_items(path, dtype), starts_of(in_order.lengths(first, end)))
 
 
-def _first_documents(provenance: str, tasks: Sequence[ShardTask], *, is_shuffled: bool) -> list[int]:
+def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:
     """Return the number of documents before each shard, in the order of the inputs."""
     begins = [(task.input, task.parts[0].begin) for task in tasks]
     counts = np.zeros(len(begins), np.int64)
     wanted = np.array([number for number, _ in begins], np.int64)
     for first in range(0, num_rows := count_rows(provenance), ROWS_PER_GROUP):
         inputs, offsets, _ = read_rows(provenance, first, min(first + ROWS_PER_GROUP, num_rows))
-        if is_shuffled:
-            order = np.lexsort((offsets, inputs))
-            inputs, offsets = inputs[order], offsets[order]
+        order = np.lexsort((offsets, inputs))  # for documents in a random order
+        inputs, offsets = inputs[order], offsets[order]
         low, high = np.searchsorted(inputs, wanted, "left"), np.searchsorted(inputs, wanted, "right")
         counts += low
         for place in np.flatnonzero(high > low).tolist():

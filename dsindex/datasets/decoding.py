@@ -88,7 +88,7 @@ def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None =
             return tokenizer
         others.append(f"{place} has {tokenizer.sha256[:16]}…")
     reasons = "; ".join(others) or f"it is not where it was, in {os.getcwd()} or near the data"
-    what = f"the tokenizer of the dataset, {recorded.name!r} with sha256 {recorded.sha256[:16]}…, was not found"
+    what = f"the tokenizer of the dataset, {recorded.name!r} with sha256 {recorded.sha256[:16]}…, cannot be loaded"
     raise TokenizerError(f"{prefix}: {what}: {reasons}", hint=hint)
 
 

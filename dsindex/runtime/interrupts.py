@@ -3,13 +3,15 @@
 A clean stop starts no new work, abandons running calls (threads finish their current shard), releases the lock and
 prints what is kept. A stop at once is equally safe: no result depends on how a driver ends.
 
-During an import, the first signal is delayed: a native library panics if an exception interrupts it there.
+During an import or a finalizer of `multiprocessing`, the first signal is delayed: a native library panics if an
+exception interrupts its import, and Python prints an exception of a finalizer and drops it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 from typing import TYPE_CHECKING
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-IMPORT_POLL_SECONDS = 0.05
-"""Interval at which a signal that arrived during an import is delivered again, until the import ends."""
+POLL_SECONDS = 0.05
+"""Interval at which a delayed signal is delivered again."""
+
+_NOT_INTERRUPTED = re.compile(r"^<frozen importlib|/multiprocessing/util\.py$")
+"""Files whose code ends before a signal stops the command."""
 
 
 class StoppedError(KeyboardInterrupt):
@@ -50,8 +55,8 @@ def stop_on_signals() -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         global _stop
-        if _stop is None and _is_importing(frame):
-            again = threading.Timer(IMPORT_POLL_SECONDS, os.kill, (os.getpid(), number))
+        if _stop is None and _must_end_first(frame):
+            again = threading.Timer(POLL_SECONDS, os.kill, (os.getpid(), number))
             again.daemon = True
             again.start()
             return
@@ -78,8 +83,8 @@ def stop_on_signals() -> Iterator[None]:
             signal.signal(number, former)
 
 
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+def _must_end_first(frame: FrameType | None) -> bool:
+    while frame is not None and not _NOT_INTERRUPTED.search(frame.f_code.co_filename):
         frame = frame.f_back
     return frame is not None
 

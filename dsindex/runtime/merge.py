@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import tempfile
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
@@ -119,7 +120,7 @@ def merge_whole(files: Sequence[SourceFile], path: str) -> StoredFile:
         InputError, OutputError: As `merge_range`.
     """
     with open_output(path, size_bytes=sum(file.size_bytes for file in files)) as out:
-        for _, chunk in _read_pieces(list(map(_whole, files))):
+        for chunk in _read_whole(files):
             out.write(chunk)
     return out.as_stored(path.rpartition(".")[2])
 
@@ -137,18 +138,16 @@ def merge_shuffled(files: Sequence[SourceFile], path: str, segments: Sequence[Se
     Raises:
         InputError, OutputError: As `merge_range`.
     """
-    head, *tokens, index = map(_whole, files)
+    head, *tokens, index = files
     dtype, bounds = np.dtype(f"u{segments[0].header.dtype.itemsize}"), starts_of(read_lengths(segments))
     with (
-        _spooled((chunk for _, chunk in _read_pieces(tokens)), path) as spool,
+        _spooled(_read_whole(tokens), path) as spool,
         open_output(path, size_bytes=sum(file.size_bytes for file in files)) as out,
     ):
         documents = Documents.between(path, np.frombuffer(spool, dtype), bounds)
-        for _, chunk in _read_pieces([head]):
-            out.write(chunk)
-        for piece in ShuffledDocuments([documents], seed).tokens(0, documents.num_documents):
-            out.write(piece.view(np.uint8).data)
-        for _, chunk in _read_pieces([index]):
+        shuffled = ShuffledDocuments([documents], seed).tokens(0, documents.num_documents)
+        pieces = (piece.view(np.uint8).data for piece in shuffled)
+        for chunk in chain(_read_whole([head]), pieces, _read_whole([index])):
             out.write(chunk)
     return out.as_stored("pbin")
 
@@ -165,6 +164,10 @@ def _spooled(chunks: Iterable[Bytes], path: str) -> Iterator[mmap.mmap | bytes]:
 
 def _temporary_folder(path: str) -> str:
     return tempfile.gettempdir() if holds_writes(path) else os.path.dirname(path)
+
+
+def _read_whole(files: Sequence[SourceFile]) -> Iterator[memoryview]:
+    return (chunk for _, chunk in _read_pieces(list(map(_whole, files))))
 
 
 def _whole(file: SourceFile) -> tuple[SourceFile, int, int]:

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.util import Finalize
+from threading import Lock
 
 import pytest
 
@@ -70,6 +72,20 @@ def test_a_signal_during_an_import_stops_the_command_once_the_import_has_ended(t
     with pytest.raises(StoppedError, match="terminated"), stop_on_signals():
         import_and_wait()
     assert sys.modules.pop("signalled").ended > 0
+
+
+def test_a_signal_during_a_finalizer_stops_the_command_once_it_has_ended(capfd):
+    """Python would print the exception and drop it."""
+
+    def finalize_and_wait():
+        lock = Lock()
+        Finalize(lock, os.kill, (os.getpid(), signal.SIGTERM))
+        del lock
+        time.sleep(60)
+
+    with pytest.raises(StoppedError, match="terminated"), stop_on_signals():
+        finalize_and_wait()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def wait_in_compiled_code():

@@ -335,7 +335,8 @@ class Counter:
                 self._mark.write_text(said)
         finally:
             self._is_acting = False
-        if what in {"tear", "ENOSPC", "EDQUOT"} and name in {"write", "pwrite"} and function is not None:
+        is_file = "pipe:" not in _path_of(arguments)  # a short message to a pipe is not torn
+        if what in {"tear", "ENOSPC", "EDQUOT"} and name in {"write", "pwrite"} and function is not None and is_file:
             data = memoryview(arguments[1]).cast("B")
             function(arguments[0], data[: len(data) // 2], *arguments[2:])
         if what.startswith("E"):

@@ -178,13 +178,15 @@ def bridge():
     names = ["datasets.packed_parquet", "datasets.packed_sequence", "datasets.packing_utils"]
     names = names if is_old else ["packing.parquet", "packing.offline", "packing.algorithms"]
     parquet, offline, algorithms = (importlib.import_module(f"megatron.bridge.data.{name}") for name in names)
-    return SimpleNamespace(
+    yield SimpleNamespace(
         reader=parquet.GPTSFTPackedParquetDataset,
         pad=getattr(offline, "_pre_pad_data_point", None),  # since 0.6; before, it padded by another rule
         create_hist=algorithms.create_hist,
         create_packing_strategy=algorithms.create_packing_strategy,
         fill_packing_strategy=algorithms.fill_packing_strategy,
     )
+    for name in [name for name in sys.modules if name.startswith("megatron.bridge")]:
+        del sys.modules[name]
 
 
 def bridge_batch(bridge, folder, eos=0, **options):

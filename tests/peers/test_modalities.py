@@ -36,7 +36,7 @@ def test_raw_index_is_the_same_file(tmp_path, lines, tail):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         create_index.IndexGenerator(path, drop_faulty_entries=True).create_index(tmp_path / "theirs.idx")
-    create_raw_index(str(path), str(tmp_path / "ours.idx"), drop_faulty_entries=True, range_bytes=11)
+    create_raw_index(str(path), str(tmp_path / "ours.idx"), drop_faulty_entries=True)
     assert (tmp_path / "ours.idx").read_bytes() == (tmp_path / "theirs.idx").read_bytes()
 
 

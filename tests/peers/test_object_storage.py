@@ -73,7 +73,7 @@ def test_megatron_finds_caches_that_were_made_from_the_bucket(store, tmp_path, m
     assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == before
     for dataset, split in ((train, "train"), (valid, "valid")):
         [description] = cache.glob(f"*-{split}-description.txt")
-        ours = GPTDataset.open_cache(description)
+        ours = GPTDataset.open_cache(description, prefix=address)
         assert len(ours) == len(dataset)
         for number in range(len(ours)):
             assert np.array_equal(ours[number]["tokens"], dataset[number]["tokens"].numpy())
