@@ -23,7 +23,7 @@ from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsindex.chat.conversations import change_call, function_of, last_turn
+from dsindex.chat.conversations import change_call, content_text, function_of, last_turn
 from dsindex.chat.thoughts import TAG_PAIRS
 from dsindex.errors import RecordProblem
 
@@ -142,12 +142,9 @@ class ReplyFinder:
             raise _problem(
                 f"{where}: it is {_show(by_loop)} by the template's loop, but {_show(by_sentinels)} by its own texts"
             )
-        plain = message
-        if message.get("tool_calls"):
-            has_parts = isinstance(self._messages[0].get("content"), list)
-            plain = {"role": message["role"], "content": [{"type": "text", "text": "x"}] if has_parts else "x"}
-        rest = _rest(plain).strip()
-        if not any(tail.strip().removeprefix(rest) for tail in self._tails(plain, header, prompt)):
+        has_parts = isinstance(self._messages[0].get("content"), list)
+        plain = {"role": message["role"], "content": [{"type": "text", "text": "x"}] if has_parts else "x"}
+        if not any(tail.strip() for tail in self._tails(plain, header, prompt)):
             raise _problem(
                 f"{where}: the template writes nothing that ends a reply, so a model would not learn to stop"
             )
@@ -181,7 +178,8 @@ class ReplyFinder:
         The result is cached for all messages with the same text after their last sentinel and values under the same
         keys, because each tail takes a rendering.
         """
-        key = (_rest(message), *(bool(message.get(name)) for name in ("tool_calls", *_TEXT_KEYS)))
+        texts = {**message, "content": content_text(message)}
+        key = (_rest(message), *(bool(str(texts.get(name) or "").strip()) for name in ("tool_calls", *_TEXT_KEYS)))
         if key not in self._known_tails:
             tails = self._known_tails[key] = []
             for with_prompt in (True, False):

@@ -88,6 +88,14 @@ def test_calls_are_found_and_their_results_are_not_trained_on():
     assert text == 'U:Hello?;A:«{"function": {"name": "f", "arguments": {"n": 1}}};»T:f;A:«Hello;»'
 
 
+def test_an_empty_reply_does_not_depend_on_the_replies_before_it():
+    source = LOOP + "{{ m.role[0] | upper }}:{% for part in m.content %} {{ part.text }}{% endfor %};" + END
+    turns = [
+        {**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in (U, R, V, {**R, "content": ""})
+    ]
+    assert marked(source, turns) == "U: Hello?;A:« Hello;»U: Hello;A:« ;»"
+
+
 REFUSED = {
     "no-end": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }}" + END, "nothing that ends a reply"),
     "no-loop": (

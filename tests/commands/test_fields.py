@@ -24,6 +24,7 @@ KINDS = {
     "jq": {"json_keys": ("text", "both=.text + .meta.text", "list=. | [.text, .meta.text]")},
     "join": {"json_keys": ("text", ".meta.text", ".meta.tags"), "join": r"\n"},
     "join and where": {"json_keys": ("text", ".n | tostring"), "join": "\n\t", "where": ".meta.tags | length"},
+    "where": {"json_keys": ("text", ".meta.text"), "where": '.n > 7 and .meta.more.title != "t 9" and has("lang")'},
     "token ids": {"token_ids": ".meta.ids", "append_eod": True},
     "token ids where": {"token_ids": "own=.lists", "where": ".n > 7"},
 }

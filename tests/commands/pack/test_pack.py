@@ -12,7 +12,7 @@ import dsindex
 from dsindex.cli.main import main
 from dsindex.commands.pack import choose_token_bytes, run_pack
 from dsindex.datasets.documents import permute
-from dsindex.errors import TokenizerError
+from dsindex.errors import OutputError, TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.formats.provenance import count_rows, provenance_path, read_rows
 from dsindex.options.pack import PackConfig
@@ -142,6 +142,8 @@ def test_shuffled_documents_are_those_of_pack_and_then_convert(version, make_pac
     rows = [read_rows(provenance_path(str(path.with_suffix(""))), 0, count) for path in (packed, shuffled)]
     order = permute(np.arange(count), count, 2**63 - 1)
     assert all(np.array_equal(column[order], own) for column, own in zip(*rows, strict=True))
+    with pytest.raises(OutputError, match=r"packed\.manifest\.json: this is another dataset with the same name"):
+        dsindex.convert(packed, tmp_path / "out" / "packed", shuffle_documents=1)
     assert len(os.listdir(tmp_path / "out")) == 6 + 2  # and the files of progress
 
 
