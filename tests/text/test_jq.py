@@ -1,4 +1,6 @@
 import multiprocessing
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -131,6 +133,14 @@ def test_pattern_that_runs_away_is_ended_and_names_the_record(pattern, monkeypat
     with pytest.raises(InputError, match=limits + " '{\"n\": 7}'"):
         patterns.read_lines([b'{"n": 0}', b'{"n": -1}', b'{"n": 7}', b'{"n": 8}'])
     assert [answer.value("x") for answer in patterns.read_lines([b'{"n": 0}', b'{"n": -1}'])] == [0, -1]
+
+
+def test_a_limit_of_the_shell_on_memory_is_not_taken_for_a_runaway_program():
+    code = (
+        "from dsindex.text.jq import Patterns; print(Patterns({'x': '.n'}).read_lines([b'{\"n\": 7}'])[0].value('x'))"
+    )
+    limited = ["bash", "-c", f'ulimit -v 2000000; exec {sys.executable} -c "$0"', code]
+    assert subprocess.run(limited, check=True, capture_output=True).stdout == b"7\n"
 
 
 def test_threads_and_forks_have_processes_of_their_own():
