@@ -112,6 +112,9 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
                 shares = [Fraction(1)] if listed is None else listed.shares(prefix)
                 weights += [float(share * Fraction(blend.weights[number])) for share in shares]
         blend = Blend(prefixes=tuple(prefixes), weights=tuple(weights) or None)
+    for prefix in blend.prefixes:
+        if prefix.encode(errors="replace").decode() != prefix:
+            raise InputError(f"{flag}: {prefix}: a path in a cache has to be UTF-8", hint="rename the dataset")
     if len(blend.prefixes) > MAX_DATASETS:
         what = f"{len(blend.prefixes)} datasets are more than the {MAX_DATASETS} of Megatron's int16 dataset index"
         raise LimitError(f"{flag}: {what}", hint="merge some of them")

@@ -12,6 +12,7 @@ from tests.commands.index.index_jobs import index, indexed
 REFUSED = {
     "no-file": ({"data_path": ["nowhere"]}, InputError,
      r"/nowhere.idx: no such file\nhint: give the prefix of a .bin and .idx"),
+    "not-utf-8": ({"data_path": ["a\udcff"]}, InputError, "a path in a cache has to be UTF-8\nhint: rename"),
     "no-length": ({"epochs": None}, UsageError, "give one of --epochs, --num-samples"),
     "weight-alone": ({"data_path": ["0.5", "web", "books"]}, InputError,
      r"/0.5.idx: no such file\nhint: give the prefix of a .bin and .idx, after each weight"),
