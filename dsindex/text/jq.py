@@ -343,6 +343,7 @@ def _serve(connection: Connection, seconds: float, memory_bytes: int) -> None:
 
     compiled = functools.lru_cache(maxsize=16)(jq.compile)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]  # after `ulimit -v` in a shell, no process may raise it
 
     def run(program: Any, line: bytes) -> bytes:  # noqa: ANN401 - jq has no types
         signal.setitimer(signal.ITIMER_PROF, seconds + SECONDS_PER_BYTE * len(line))
@@ -356,7 +357,8 @@ def _serve(connection: Connection, seconds: float, memory_bytes: int) -> None:
 
     while True:
         source, text = connection.recv_bytes().decode("utf-8", "surrogatepass"), connection.recv_bytes()
-        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes + MEMORY_PER_BYTE * len(text), resource.RLIM_INFINITY))
+        most = memory_bytes + MEMORY_PER_BYTE * len(text)
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
         signal.setitimer(signal.ITIMER_PROF, seconds)
         answers: Any = []
         try:
