@@ -38,13 +38,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def group_of(item):
-    """Return the group of tests that an item belongs to."""
-    if item.get_closest_marker("ray") is not None:
-        return "ray"
-    return item.path.relative_to(HERE.parent).as_posix()
-
-
 def rank(item):
     """Return where an item comes: long groups first, so that short ones are left to fill the gaps at the end."""
     if item.get_closest_marker("ray") is not None:
@@ -60,7 +53,8 @@ def pytest_collection_modifyitems(config, items):
         if item.path.is_relative_to(HERE / "faults"):
             item.add_marker(pytest.mark.fault)
         if config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(group_of(item)))
+            file = item.path.relative_to(HERE.parent).as_posix()
+            item.add_marker(pytest.mark.xdist_group(file if item.get_closest_marker("ray") is None else "ray"))
     leave_cases_out(items)
     items.sort(key=rank)
 

@@ -14,11 +14,6 @@ LEVELS = ["_version", "errors", "messages", "store", "formats", "text", "chat", 
 """From the bottom: a room, or a module beside the rooms, imports what stands before it and its own."""
 
 
-def module_name(path):
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
 def room_of(module):
     return module.split(".")[1] if "." in module else module
 
@@ -35,7 +30,8 @@ def imported_modules(path):
     return found
 
 
-MODULES = {module_name(path): path for path in sorted(ROOT.glob("dsindex/**/*.py"))}
+PATHS = sorted(ROOT.glob("dsindex/**/*.py"))
+MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in PATHS}
 IMPORTS = {name: imported_modules(path) for name, path in MODULES.items()}
 
 

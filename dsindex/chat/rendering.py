@@ -62,7 +62,7 @@ _FREE_FILTERS = frozenset({"default", "d", "first", "items", "last", "length", "
 """Filters that make no new text or list, so nothing is counted."""
 _LIST_FILTERS = frozenset({"map", "reject", "rejectattr", "select", "selectattr"})
 """Filters that yield the items of a list one at a time."""
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+>", re.IGNORECASE)
 _SHOWN_CHARACTERS = 1000
 MAX_STEPS = 1_000_000
 """Limit for iterations of loops plus calls of macros in one rendering; they take a few seconds."""
@@ -206,7 +206,7 @@ class ChatTemplate:
 
     def _check(self, text: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]) -> None:
         """Refuse text that a template writes only by mistake: the repr of a list of parts, or an object's address."""
-        if " at 0x" not in text and "[{'type': 'text'" not in text:
+        if " at 0x" not in text.lower() and "[{'type': 'text'" not in text:
             return
         record = json.dumps([*messages, variables], ensure_ascii=False)
         if any(found not in self._known_text and found not in record for found in {*_ADDRESS.findall(text)}):

@@ -19,8 +19,9 @@ from dsindex.commands.results import JobResult, MadeDataset
 from dsindex.datasets.documents import GATHERED_DOCUMENTS, Documents, ShuffledDocuments, documents_of
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.packed import PbinDocuments
-from dsindex.errors import FormatError, LimitError
+from dsindex.errors import FormatError, LimitError, OutputError
 from dsindex.formats.dtypes import cast_tokens
+from dsindex.formats.manifest import manifest_path
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.formats.pbin import (
     CURRENT_VERSION,
@@ -32,7 +33,7 @@ from dsindex.formats.pbin import (
 )
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.publish import new_files
-from dsindex.store.read import input_status
+from dsindex.store.read import input_status, is_stored
 from dsindex.store.urls import absolute, as_prefix
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.formats.manifest import Plan
     from dsindex.formats.pbin import PbinVersion
     from dsindex.options.datasets import ConvertCommand
     from dsindex.store.local import DigestingWriter
@@ -152,7 +154,7 @@ def convert_to_indexed(
     parts = [_pbin_documents(path, header)]
     lengths = _lengths(parts, seed)
     filled = lengths > 0
-    plan = make_plan({"convert": wanted.str, "shuffle-documents": seed}, [input_status(absolute(path))])
+    plan = _plan_copy(prefix, {"convert": wanted.str}, [path], seed)
     with (
         new_files(prefix, [bin_path, idx_path], plan) as files,
         contextlib.closing(IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")) as builder,
@@ -180,8 +182,7 @@ def shuffle_indexed(prefixes: Sequence[str], output: str, seed: int) -> ConvertR
         if dataset.sequence_modes is not None:
             raise FormatError(f"{dataset.prefix}: datasets with sequence modes cannot be shuffled")
     dtype, shuffled = datasets[0].dtype, ShuffledDocuments(list(map(documents_of, datasets)), seed)
-    inputs = [input_status(absolute(f"{prefix}.bin")) for prefix in prefixes]
-    plan = make_plan({"shuffle-documents": seed}, inputs)
+    plan = _plan_copy(output, {}, [f"{prefix}.bin" for prefix in prefixes], seed)
     with (
         new_files(output, [f"{output}.bin", f"{output}.idx"], plan) as files,
         contextlib.closing(IndexBuilder(dtype, folder=os.path.dirname(output) or ".")) as builder,
@@ -264,12 +265,22 @@ def _lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:
 
 
 def _write_pbin(output: str, header: PbinHeader, parts: Sequence[Documents], seed: int | None) -> None:
-    inputs = [input_status(absolute(part.path)) for part in parts]
-    plan = make_plan({"convert": header.version.name, "shuffle-documents": seed}, inputs)
+    plan = _plan_copy(output, {"convert": header.version.name}, [part.path for part in parts], seed)
     with new_files(output, [output], plan) as files, files.open(output) as file:
         file.write(header.to_bytes())
         _copy_tokens(file, parts, header.dtype, seed)
         write_pbin_index(file, header, _lengths(parts, seed))
+
+
+def _plan_copy(output: str, settings: dict[str, Any], paths: Sequence[str], seed: int | None) -> Plan:
+    """Return the plan of an output without a manifest.
+
+    Raises:
+        OutputError: If documents are shuffled, and a manifest with this name would tell their lines in another order.
+    """
+    if seed is not None and is_stored(path := manifest_path(output.removesuffix(".pbin"))):
+        raise OutputError(f"{path}: this is another dataset with the same name", hint="choose another name")
+    return make_plan({**settings, "shuffle-documents": seed}, [input_status(absolute(path)) for path in paths])
 
 
 def _copy_tokens(file: DigestingWriter, parts: Sequence[Documents], dtype: np.dtype[Any], seed: int | None) -> None:

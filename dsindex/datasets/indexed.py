@@ -67,7 +67,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         try:
             self._tokens, size_bytes = open_items(bin_path, self.dtype), input_status(bin_path).size_bytes
         except (OSError, ValueError) as error:
-            raise FormatError(f"{bin_path}: cannot be read ({error})") from error
+            raise FormatError(f"{bin_path}: cannot be read ({getattr(error, 'strerror', error)})") from error
         check_index(idx_path, index, bin_size_bytes=size_bytes, every_entry=check)
         index = index.by_documents() if by_documents else index
         self.num_documents = index.header.num_documents

@@ -80,7 +80,7 @@ class RawLines(MapDataset[bytes]):
             with LocalFile(self.path) as file:
                 line = file.read_at(length, offset)
         except OSError as error:
-            raise InputError(f"{self.path}: the line at byte {offset} cannot be read ({error})") from error
+            raise InputError(f"{self.path}: the line at byte {offset} cannot be read ({error.strerror})") from error
         if (file.size_bytes, file.version) != self._state:
             raise InputError(f"{self.path}: the file has changed since it was opened", hint="open it again")
         return bytes(line)

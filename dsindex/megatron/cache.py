@@ -375,7 +375,8 @@ def find_cache(descriptions: Iterable[str], split: str | None, *, place: str) ->
         split = next(iter(by_split)) if len(by_split) == 1 else "train"
     found = by_split.get(split, [])
     if len(found) != 1:
-        hint = f"choose one of {', '.join(found or sorted(by_split)) or 'no descriptions'}"
+        names = ", ".join(found or sorted(by_split))
+        hint = f"choose one of {names}" if names else "check the path"
         raise InputError(f"{place}: there are {len(found)} index caches of the split {split}", hint=hint)
     return found[0]
 

@@ -41,6 +41,7 @@ _TOKEN = re.compile(
 )
 _IN_PYTHON = {"not": "NOT", "=": "==", "|": ",", ",": "|"}
 """`|` binds weakest in jq, as `,` does in Python."""
+_NULL_OR_FALSE = ast.parse("NULL | FALSE", mode="eval").body
 _MAX_NESTING = 99
 _COMBINE = {"And": and_, "Or": or_}
 _COMPARE = {"Eq": eq, "NotEq": ne, "Lt": gt, "LtE": ge, "Gt": lt, "GtE": le}
@@ -110,8 +111,9 @@ class _Translation:
             self._paths[name] = path
         return f" {name} "
 
-    def _compare(self, operator: str, path: ast.AST, names: str) -> Condition:
-        keys = frozenset(self._constants[name] for name in names.split(" | "))
+    def _compare(self, operator: str, path: ast.AST, values: ast.AST) -> Condition:
+        names = (node for node in ast.walk(values) if not isinstance(node, ast.BinOp | ast.BitOr | ast.Load))
+        keys = frozenset(self._constants[ast.unparse(name)] for name in names)
         return Condition(operator, path=self._paths[ast.unparse(path)], constants=keys)
 
     def convert(self, node: ast.AST) -> Condition:
@@ -119,17 +121,17 @@ class _Translation:
         match node:
             case ast.BoolOp():
                 return Condition(type(node.op).__name__, tuple(map(self.convert, node.values)))
-            case ast.Compare(ops=[comparison], comparators=[value]):
-                return self._compare(type(comparison).__name__, node.left, ast.unparse(value))
+            case ast.Compare(ops=[comparison], comparators=[ast.Name() as value]):
+                return self._compare(type(comparison).__name__, node.left, value)
             case ast.Tuple(elts=[path, ast.Call(func=ast.Name(id="IN"), args=[values])]):
-                return self._compare("IN", path, ast.unparse(values))
+                return self._compare("IN", path, values)
             case ast.Tuple(elts=[*inner, ast.Name(id="NOT")]):
                 return Condition("not", (self.convert(inner[0] if len(inner) == 1 else ast.Tuple(inner)),))
             case ast.Call(func=ast.Name(id="has"), args=[key]):
                 [rank, name] = self._constants[ast.unparse(key)]
                 if rank == RANKS[str]:
                     return Condition("has", path=(name,))
-        return Condition("not", (self._compare("IN", node, "NULL | FALSE"),))
+        return Condition("not", (self._compare("IN", node, _NULL_OR_FALSE),))
 
 
 def parse_condition(text: str) -> Condition | None:

@@ -60,13 +60,13 @@ def parse_record(line: bytes) -> dict[str, Any]:
     >>> parse_record(b'{"id": 1}')
     {'id': 1}
     """
-    if is_too_deep(line):
-        raise RecordProblem("bad-json", _TOO_DEEP)
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         what = f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line ({error.reason})"
         raise RecordProblem("bad-json", what + _OTHER_ENCODING) from error
+    if is_too_deep(line):
+        raise RecordProblem("bad-json", _TOO_DEEP)
     if text.startswith("\ufeff"):
         raise RecordProblem("bad-json", "a byte order mark, which only the start of a file may have")
     try:

@@ -88,46 +88,49 @@ class MaskPattern:
 class Patterns:
     """Patterns that are evaluated on the same records. Picklable and thread-safe.
 
-    They become one jq program, so that a record is parsed once. Fields are read only if all conditions hold, and masks
+    They become one jq program, so that a record is parsed once. Fields are read only if the condition holds, and masks
     are applied to the fields. The program for the condition `.a`, the field `.b` and the mask `.b | .c` is:
 
-        [(try {value: ([(.a)] | any)} catch {error: .})] as $holds
-        | (if ($holds | all(.value)) then [(try {values: [(.b)]} catch {error: .})] else [] end) as $fields
-        | {conditions: $holds, fields: $fields, masks: [[
+        (try {value: ([(.a)] | any)} catch {error: .}) as $holds
+        | (if $holds.value then [(try {values: [(.b)]} catch {error: .})] else [] end) as $fields
+        | {condition: $holds, fields: $fields, masks: [[
             ($fields[0].values[0]? | if type == "array" then .[] else . end | try ([(.c)] | any) catch {error: .})]]}
 
     Args:
         fields: Name → pattern of each value to read from a record.
         masks: Mask patterns, whose fields must be among `fields`.
-        conditions: Programs that a record must all satisfy: at least one of a program's results must be neither null
-            nor false.
+        condition: A program that a record must satisfy: at least one of its results must be neither null nor false.
 
     Raises:
         InputError: If a pattern is not valid jq.
     """
 
     def __init__(
-        self, fields: Mapping[str, str], masks: Sequence[MaskPattern] = (), conditions: Sequence[str] = ()
+        self,
+        fields: Mapping[str, str] | Sequence[tuple[str, str]],
+        masks: Sequence[MaskPattern] = (),
+        condition: str | None = None,
     ) -> None:
-        self.fields, self.masks, self.conditions = dict(fields), tuple(masks), tuple(conditions)
-        for pattern in (*conditions, *fields.values()):
+        self.fields, self.masks, self.condition = dict(fields), tuple(masks), condition
+        patterns = [*filter(None, [condition]), *self.fields.values()]
+        for pattern in patterns:
             _run(pattern, pattern)  # first alone, since an unbalanced bracket could change the program around it
         for mask in masks:
             _run(mask.rest, mask.pattern)
-        names = list(fields)
-        holds = [f"(try {{value: ([({pattern}\n)] | any)}} catch {{error: .}})" for pattern in conditions]
-        values = [f"(try {{values: [({pattern}\n)]}} catch {{error: .}})" for pattern in fields.values()]
+        names = list(self.fields)
+        values = [f"(try {{values: [({pattern}\n)]}} catch {{error: .}})" for pattern in self.fields.values()]
         selected = [
             f'[($fields[{names.index(mask.field)}].values[0]? | if type == "array" then .[] else . end'
             f" | try ([({mask.rest}\n)] | any) catch {{error: .}})]"
             for mask in masks
         ]
         self._program = (
-            f"{_PRELUDE} null as $ENV | [{', '.join(holds)}] as $holds"
-            f" | (if ($holds | all(.value)) then [{', '.join(values)}] else [] end) as $fields"
-            f" | {{conditions: $holds, fields: $fields, masks: [{', '.join(selected)}]}}"
+            f"{_PRELUDE} null as $ENV"
+            f" | (try {{value: ([({condition or 'true'}\n)] | any)}} catch {{error: .}}) as $holds"
+            f" | (if $holds.value then [{', '.join(values)}] else [] end) as $fields"
+            f" | {{condition: $holds, fields: $fields, masks: [{', '.join(selected)}]}}"
         )
-        self._shown = " or ".join([*conditions, *fields.values()])
+        self._shown = " or ".join(patterns)
         _run(self._program, self._shown)
 
     def read(self, record: Mapping[str, Any] | bytes) -> PatternAnswers:
@@ -150,7 +153,7 @@ class Patterns:
 
     def _answers(self, found: dict[str, Any]) -> PatternAnswers:
         if "error" in found:
-            found = {"conditions": [found] * len(self.conditions), "fields": [found] * len(self.fields)}
+            found = {"condition": found, "fields": [found] * len(self.fields)}
         return PatternAnswers(self, found)
 
 
@@ -161,13 +164,13 @@ class PatternAnswers:
         self._patterns, self._found = patterns, found
 
     def holds(self) -> bool:
-        """Return whether every condition holds for the record.
+        """Return whether the condition holds for the record.
 
         Raises:
-            RecordProblem: If a condition fails on this record.
+            RecordProblem: If the condition fails on this record.
         """
-        answers = zip(self._patterns.conditions, self._found["conditions"], strict=True)
-        return all(_checked(pattern, answer)["value"] for pattern, answer in answers)
+        condition = self._patterns.condition
+        return condition is None or bool(_checked(condition, self._found["condition"])["value"])
 
     def value(self, name: str) -> Any:  # noqa: ANN401 - any JSON value
         """Return the value of a field, or None if it is missing or null.
@@ -212,14 +215,8 @@ def _shorten(message: str) -> str:
     return message.strip().partition("\n")[0].removeprefix("jq: error: ").removesuffix(":")[:_SHOWN_CHARACTERS]
 
 
-@functools.lru_cache(maxsize=16)
-def open_patterns(fields: tuple[tuple[str, str], ...], conditions: tuple[str, ...] = ()) -> Patterns:
-    """Return the cached Patterns for these arguments: jq takes 20 ms to compile a program.
-
-    Raises:
-        InputError: If a pattern is not valid jq.
-    """
-    return Patterns(dict(fields), conditions=conditions)
+open_patterns = functools.lru_cache(maxsize=16)(Patterns)
+"""Returns cached Patterns: jq takes 20 ms to compile a program."""
 
 
 def name_patterns(patterns: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
@@ -346,6 +343,7 @@ def _serve(connection: Connection, seconds: float, memory_bytes: int) -> None:
 
     compiled = functools.lru_cache(maxsize=16)(jq.compile)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]  # after `ulimit -v` in a shell, no process may raise it
 
     def run(program: Any, line: bytes) -> bytes:  # noqa: ANN401 - jq has no types
         signal.setitimer(signal.ITIMER_PROF, seconds + SECONDS_PER_BYTE * len(line))
@@ -359,7 +357,8 @@ def _serve(connection: Connection, seconds: float, memory_bytes: int) -> None:
 
     while True:
         source, text = connection.recv_bytes().decode("utf-8", "surrogatepass"), connection.recv_bytes()
-        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes + MEMORY_PER_BYTE * len(text), resource.RLIM_INFINITY))
+        most = memory_bytes + MEMORY_PER_BYTE * len(text)
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
         signal.setitimer(signal.ITIMER_PROF, seconds)
         answers: Any = []
         try:

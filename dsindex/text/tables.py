@@ -13,7 +13,6 @@ read as UTF-8. A null field of a struct is left out, since Arrow has each field 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import math
 import re
@@ -35,6 +34,7 @@ from dsindex.text.conditions import RANKS, read_decimal
 from dsindex.text.streams import LineBlock
 
 if TYPE_CHECKING:
+    import datetime
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     import pyarrow.parquet as pq
@@ -51,7 +51,6 @@ _MOST_ROWS = 1024
 _SHOWN_COLUMNS = 12
 _SHOWN_CHARACTERS = 200
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_DAYS_IN_400_YEARS = 146_097
 _HAS_FORM = re.compile("struct|map|ext|time|date|duration|decimal|binary|dictionary|run_end|half")
 """Matches types whose Python values must be converted for JSON, and types that contain them."""
 
@@ -365,6 +364,7 @@ def json_values(array: pa.Array) -> list[Any]:
 
     >>> json_values(pa.array([{"a": 1, "b": None}, None]))
     [{'a': 1}, None]
+    >>> import datetime
     >>> json_values(pa.array([[(1, datetime.date(2026, 1, 31))]], pa.map_(pa.int8(), pa.date32())))
     [{'1': '2026-01-31'}]
     """
@@ -448,13 +448,10 @@ def _far_time(scalar: pa.Scalar) -> str:
         return _iso_format(scalar.as_py())
     except (OverflowError, ValueError):
         kind = scalar.type
-        per_second = _PER_SECOND["ms" if pa.types.is_date64(kind) else getattr(kind, "unit", "s")]
-        days, rest = (scalar.value, 0) if pa.types.is_date32(kind) else divmod(scalar.value, per_second * 86_400)
-        cycles, days = divmod(days, _DAYS_IN_400_YEARS)
-        time = datetime.datetime(1970, 1, 1) + datetime.timedelta(days, 0, rest * 10**6 // per_second)
-        year = time.year + 400 * cycles
-        shown = f"{year:0{4 + (year < 0)}}{time.isoformat()[4:]}"
-        return shown[:-9] if pa.types.is_date(kind) else shown + ("Z" if kind.tz else "")
+        unit = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
+        date, _, time = str(np.array(scalar.value).astype(f"M8[{unit}]")).partition("T")
+        date = date.zfill(len("-0001-12-31"))
+        return date if pa.types.is_date(kind) else re.sub(r"\.0+$", "", f"{date}T{time}") + "Z" * bool(kind.tz)
 
 
 def _as_object(keys: list[Any], items: list[Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, c
     pytest.param("messages: [a]", "messages: no such option; the options are special_tokens", id="unknown"),
     pytest.param("- a", "is not a mapping", id="list"),
     pytest.param("a: [", "not valid YAML", id="not-yaml"),
-    pytest.param("a: !!python/object/apply:os.system [ls]", "not valid YAML", id="object"),
     pytest.param("loss_masking_jq_patterns: [.a]", "needs message_construction", id="mask-without-construction"),
     pytest.param("message_construction: [a, a]", "names a field twice: a, a", id="twice"),
     pytest.param("message_construction: [a]\nchat_template: x", "not both", id="both"),
@@ -66,15 +65,9 @@ def test_spec_example_has_the_tokens_of_its_texts_and_learns_the_replies(kind):
 
 def test_prefixes_separators_and_eos_after_each_reply():
     tokenizer = train("bytes")
-    encoder = InstructionEncoder(
-        config(
-            "message_construction: [conversations]\n"
-            "loss_masking_jq_patterns: ['.conversations | select(.from == \"human\")']\n"
-            'eos_after: reply\nseparator: "\\n"\nrole_prefixes: {user: "Q:", assistant: "A:"}'
-        ),
-        tokenizer,
-    )
-    encoded = encoder.encode(conversation("up", "you", "up", "you"))
+    text = HUMAN.replace("[role, ", "[").replace(", .role", "")
+    text += 'eos_after: reply\nseparator: "\\n"\nrole_prefixes: {user: "Q:", assistant: "A:"}'
+    encoded = InstructionEncoder(config(text), tokenizer).encode(conversation("up", "you", "up", "you"))
     expected = [("<s>", 0), ("Q:", 0), ("up", 0), ("\nA:", 0), ("you", 1), ("</s>", 1)]
     expected += [("\nQ:", 0), ("up", 0), ("\nA:", 0), ("you", 1), ("</s>", 1)]
     pairs = [(token, trained) for text, trained in expected for token in tokenizer.encode(text).ids.tolist()]

@@ -26,10 +26,8 @@ WORD = re.compile(r"word\d+x")
 
 
 def encoder(options="", template=TEMPLATE):
-    names = "special_tokens: {eos_token: </s>}"
-    return InstructionEncoder(
-        parse_config(f"chat_template: {json.dumps(template)}\n{names}\n{options}"), train("bytes")
-    )
+    config = f"chat_template: {json.dumps(template)}\nspecial_tokens: {{eos_token: </s>}}\n{options}"
+    return InstructionEncoder(parse_config(config), train("bytes"))
 
 
 def trained_text(encoded):
@@ -172,9 +170,8 @@ def draw_turn(rng):
 def draw_record(rng):
     turns = [draw_turn(rng) if rng.random() < 0.95 else draw_value(rng) for _ in range(rng.randrange(5))]
     asked, answered = rng.choice(c.QUESTION_KEYS), rng.choice(c.ANSWER_KEYS)
-    record = rng.choice(
-        [{rng.choice(c.TURN_KEYS): turns}, {asked: "Hi", answered: "Hi"}, {asked: turns, answered: "Hi"}]
-    )
+    pairs = [{asked: question, answered: "Hi"} for question in ("Hi", turns)]
+    record = rng.choice([{rng.choice(c.TURN_KEYS): turns}, *pairs])
     return record | {rng.choice(RECORD_KEYS): draw_value(rng) for _ in range(rng.choice([0, 1, 1, 2]))}
 
 

@@ -117,10 +117,9 @@ def test_splitting_cuts_between_exchanges_and_repeats_the_system_message(limit, 
 def test_splitting_refuses_an_exchange_that_does_not_fit():
     with pytest.raises(RecordProblem, match=r"exchange 1 and its prompt: \d+ tokens, more than 5"):
         encoder("max_length: 5\ntoo_long: split").encode(CHAT)
+    whole = encoder("max_length: 2\ntoo_long: split", template="{% generation %}a b c d{% endgeneration %}")
     with pytest.raises(RecordProblem, match="no exchange to split at"):
-        encoder("max_length: 2\ntoo_long: split", template="{% generation %}a b c d{% endgeneration %}").encode(
-            {"messages": [{"role": "system", "content": "S"}]}
-        )
+        whole.encode(chat(system="S"))
 
 
 def test_splitting_drops_and_counts_a_last_question_without_reply():

@@ -1,7 +1,5 @@
 """The templates that dsindex has."""
 
-import datetime
-
 import pytest
 import xxhash
 
@@ -10,21 +8,11 @@ from dsindex.chat.conversations import ConversationReader
 from dsindex.chat.encode import InstructionEncoder
 from dsindex.chat.rendering import ChatTemplate
 from dsindex.errors import InputError, RecordProblem, TokenizerError
+from tests.chat.test_replies import VARIABLES, marked
 from tests.support.chat_tokenizers import train
 from tests.support.drawn_chats import NUM_CONVERSATIONS, draw
 
-DATE = datetime.date(2026, 1, 31)
 USER, REPLY = {"role": "user", "content": "U"}, {"role": "assistant", "content": "R"}
-
-
-def shown(name, messages, **variables):
-    """The text, with « and » around what is trained on."""
-    constants = {"bos_token": "<s>", "eos_token": "</s>"}
-    template = ChatTemplate(read_template(name), constants=constants, date=DATE)
-    text, spans = template.render(messages, **variables)
-    for begin, end, _ in reversed(spans):
-        text = f"{text[:begin]}«{text[begin:end]}»{text[end:]}"
-    return text
 
 
 DIGESTS = {
@@ -39,7 +27,7 @@ DIGESTS = {
 
 @pytest.mark.parametrize("name", template_names())
 def test_drawn_conversations_are_written_as_they_were_compared_with_transformers(name):
-    template = ChatTemplate(read_template(name), constants={"bos_token": "<s>", "eos_token": "</s>"}, date=DATE)
+    template = ChatTemplate(read_template(name), **VARIABLES)
     digest, num_refused = xxhash.xxh3_64(), 0
     for seed in range(NUM_CONVERSATIONS):
         conversation = ConversationReader().read(draw(seed))
@@ -53,7 +41,7 @@ def test_drawn_conversations_are_written_as_they_were_compared_with_transformers
 
 
 def test_qwen3_without_thinking_does_not_learn_the_empty_block():
-    text = shown("qwen3", [USER, REPLY], enable_thinking=False)
+    text = marked(read_template("qwen3"), [USER, REPLY], enable_thinking=False)
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n«R<|im_end|>\n»")
 
 

@@ -5,12 +5,7 @@ import json
 import pytest
 
 from dsindex.chat.config import InstructionConfig
-from dsindex.chat.conversations import (
-    LEARN_KEYS,
-    TRAINED_QUESTION,
-    ConversationReader,
-    read_flag,
-)
+from dsindex.chat.conversations import LEARN_KEYS, TRAINED_QUESTION, ConversationReader, read_flag
 from dsindex.errors import RecordProblem
 
 USER, REPLY, SYSTEM = (
@@ -261,13 +256,8 @@ def test_variables_of_a_record_are_those_of_its_template():
         assert read({**record, "enable_thinking": column}).variables == expected
     assert read({"messages": [USER], "enable_thinking": False}).variables == {"enable_thinking": False}
     for blank in (" ", "null"):
-        given = {
-            "messages": [USER],
-            "tools": blank,
-            "functions": "null",
-            "documents": None,
-            "chat_template_kwargs": '{"a": 1}',
-        }
+        given = {"messages": [USER], "tools": blank, "functions": "null", "documents": None}
+        given["chat_template_kwargs"] = '{"a": 1}'
         assert read(given).variables == {"a": 1}
     assert read({"messages": [USER], "tools": []}).variables == {"tools": []}
     functions = [{"type": "function", "function": tools[0]}]

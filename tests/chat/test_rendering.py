@@ -85,6 +85,7 @@ REFUSED = {
     "{{ dict.update(messages[0], {}) }}": "no attribute 'update'",
     "{{ messages | map('random') | list }}": "No filter named 'random'",
     "{{ messages.index }}": "address of an object",
+    "{{ [joiner()] | first | upper }}": "address of an object",
     "{{ strftime_now('%Y') }}": "template_date",
     "{{ raise_exception('no system') }}": "refuses the conversation: no system",
     "{{ raise_exception(messages.index) }}": "method index of list object>$",
@@ -164,9 +165,8 @@ def test_content_has_the_form_that_the_template_reads(reads):
 
 
 def test_parts_that_a_template_would_write_as_a_list_of_python_are_refused():
-    reads = (
-        "{% if m.role == 'user' %}{% for p in m.content %}{{ p.text }}{% endfor %}{% else %}{{ m.content }}{% endif %}"
-    )
+    reads = "{% if m.role == 'user' %}{% for p in m.content %}{{ p.text }}{% endfor %}{% else %}{{ m.content }}"
+    reads += "{% endif %}"
     with pytest.raises(RecordProblem, match="takes a text for a list of parts"):
         ChatTemplate(EACH + reads + END).render(MESSAGES)
 

@@ -98,29 +98,17 @@ def test_an_empty_reply_does_not_depend_on_the_replies_before_it():
 
 REFUSED = {
     "no-end": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }}" + END, "nothing that ends a reply"),
-    "no-loop": (
-        "U:{{ messages[0].content }}A:{{ messages[1].content }};{{ messages[3].content }}",
-        "does not write it in a loop",
-    ),
-    "other-end": (
-        LOOP + "{{ m.role[0] | upper }}:{{ m.content }}{{ '!' if loop.last else ';' }}" + END,
-        "'Hello!' by its",
-    ),
+    "no-loop": ("U:{{ messages[0].content }}A:{{ messages[1].content }};{{ messages[3].content }}", "it in a loop"),
+    "other-end": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }}{{ '!' if loop.last else ';' }}" + END, "'Hello!'"),
     "other-text": (LOOP + "{{ m.role[0] | upper }}:{{ m.content | length }};" + END, "changes the texts"),
     "other-header": (LOOP + "{{ m.role[0] }}:{{ m.content }};" + END, "generation prompt is 'A:', but .* 'a:Hello"),
-    "no-part": (
-        "{{ raise_exception('two') if messages | length < 2 }}" + LOOP + "{{ m.content }};" + END,
-        "a part of the conversation, which is needed to find replies: .* refuses the conversation: two",
-    ),
-    "no-thought": (
-        LOOP + "{{ m.role[0] | upper }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}A:<think>{% endif %}",
-        "opens a thought, but the template writes the reply without one",
-    ),
-    "question-in-reply": (
-        LOOP + "{% if m.role == 'assistant' %}A:{{ messages[0].content }}{{ m.content }};{% endif %}" + END,
-        r"message 2: it is 'Hello\?Hello;' by the template's loop, but 'Hello;' by its own texts",
-    ),
-}
+    "no-part": ("{{ raise_exception('two') if messages | length < 2 }}" + LOOP + "{{ m.content }};" + END,
+        "a part of the conversation, which is needed to find replies: .* refuses the conversation: two"),
+    "no-thought": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }};" + END.replace("'A:'", "'A:<think>'"),
+        "opens a thought, but the template writes the reply without one"),
+    "question-in-reply": (LOOP + "{% if m.role == 'assistant' %}A:{{ messages[0].content }}{{ m.content }};{% endif %}"
+        + END, r"message 2: it is 'Hello\?Hello;' by the template's loop, but 'Hello;' by its own texts"),
+}  # fmt: skip
 
 
 @pytest.mark.quick(3)

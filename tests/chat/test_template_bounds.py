@@ -69,10 +69,8 @@ def main():
     resource.setrlimit(resource.RLIMIT_AS, (in_use + HEADROOM, resource.RLIM_INFINITY))
     rendering.MAX_STEPS, rendering._MAX_CHARACTERS, rendering._MAX_VALUE = 5000, 1 << 21, 1 << 18
     reasons = []
-    for source in [
-        *(f"{{% set v = 'xy' %}}{{{{ {text} }}}}" for text in REFUSED),
-        *map(draw_template, range(NUM_DRAWN)),
-    ]:
+    refused = (f"{{% set v = 'xy' %}}{{{{ {text} }}}}" for text in REFUSED)
+    for source in [*refused, *map(draw_template, range(NUM_DRAWN))]:
         try:
             ChatTemplate(source).render([{"role": "user", "content": "xy"}])
         except (InputError, RecordProblem) as error:
@@ -84,9 +82,8 @@ def main():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_templates_of_strangers_end_in_bounded_memory():
-    done = subprocess.run(
-        [sys.executable, "-m", __name__, "main"], capture_output=True, text=True, timeout=300, check=False
-    )
+    command = [sys.executable, "-m", __name__, "main"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     reasons = json.loads(done.stdout)
     assert [text for text, reason in zip(REFUSED, reasons, strict=False) if not reason] == []

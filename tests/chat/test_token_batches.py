@@ -47,9 +47,8 @@ def make(kind):
             tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     special = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
-    trainer = trainers.BpeTrainer(
-        vocab_size=700, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
+    options = {"special_tokens": special, "initial_alphabet": alphabet, "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=700, **options)
     tokenizer.train_from_iterator(LINES, trainer)
     strips = kind == "strips"
     added = [AddedToken(text, lstrip=strips, rstrip=strips, normalized=False) for text in SPECIAL]

@@ -135,10 +135,8 @@ def test_text_on_which_the_library_fails_is_a_problem_of_its_record():
     splits = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
     document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [splits, document["pre_tokenizer"]]}
     encoder = InstructionEncoder(parse_config(CHAT), ChatTokenizer(json.dumps(document)))
-    lines = [
-        json.dumps({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]}).encode()
-        for text in ("one", "x" * 40, "two")
-    ]
+    replies = [{"role": "assistant", "content": text} for text in ("one", "x" * 40, "two")]
+    lines = [json.dumps({"messages": [{"role": "user", "content": "q"}, reply]}).encode() for reply in replies]
     found = list(encoder.encode_lines(lines))
     assert [isinstance(each, RecordProblem) for each in found] == [False, True, False]
     assert (found[1].kind, "retry-limit" in found[1].reason) == ("not-encodable", True)

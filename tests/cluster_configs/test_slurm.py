@@ -14,35 +14,8 @@ from tests.support.processes import PATIENCE_SECONDS, wait_until
 
 SCRIPT = Path(__file__).parents[2] / "cluster_configs" / "slurm.sbatch"
 
-SRUN = """#!/usr/bin/env bash
-# Plays srun: runs what it is given, as the node of NODE.
-while [[ "$1" == --* ]]; do shift; done
-SLURM_NODEID="${NODE:-0}" exec "$@"
-"""
-SCONTROL = """#!/usr/bin/env bash
-# Plays scontrol: names the nodes, and writes down what is queued again.
-case "$1" in
-show) echo node-1 && echo 127.0.0.2 ;;
-requeue) echo "$2" >>"$RECORD" ;;
-esac
-"""
-RAY = """#!/usr/bin/env bash
-# Plays ray symmetric-run: the arguments up to -- are Ray's.
-echo "$@" >"$ARGUMENTS"
-[[ "$PLAY" == never-started ]] && exit 0
-while [[ "$1" != -- ]]; do shift; done
-shift
-exec "$@"
-"""
-PYTHON = """#!/usr/bin/env bash
-# Plays the command, and leaves everything else to the real Python.
-[[ "$1 $2" == "-m dsindex" ]] || exec "$REAL_PYTHON" "$@"
-printf '%s\\n' "$RAY_ADDRESS" "${@:3}" >"$ARGUMENTS.command"
-case "$PLAY" in
-terminated) exit 143 ;;
-slow) touch "$RECORD.begun"; trap 'exit 143' TERM; sleep 3600 & wait $! ;;
-esac
-"""
+PLAYED = Path(__file__).parent / "played"
+"""Scripts that play Slurm, Ray and the command."""
 JOB = f"{os.getpid()}1234"
 """Not that of a test that runs at the same time."""
 ADDRESS = "127.0.0.1:21234"
@@ -52,10 +25,7 @@ ADDRESS = "127.0.0.1:21234"
 @pytest.fixture
 def start(tmp_path):
     binaries = tmp_path / ".venv" / "bin"
-    binaries.mkdir(parents=True)
-    for name, text in {"srun": SRUN, "scontrol": SCONTROL, "ray": RAY, "python": PYTHON}.items():
-        (binaries / name).write_text(text)
-        (binaries / name).chmod(0o755)
+    shutil.copytree(PLAYED, binaries)
     (tmp_path / "build.yaml").touch()
     slurm = {"SLURM_JOB_ID": JOB, "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "2"}
     slurm |= {"SLURM_JOB_NODELIST": "node-[1-2]", "SLURM_CPUS_ON_NODE": "32", "REAL_PYTHON": sys.executable}

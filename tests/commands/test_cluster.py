@@ -8,29 +8,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tests.support.golden import OWN, ROOT
 from tests.support.jobs import run_config
 from tests.support.local_cluster import local_cluster
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, wait_until
 
 SHARDS = 3000
 """Enough that many are left when the job is stopped and when a node is lost."""
 
 
-def wait_for_shards(path, number):
-    """Wait until progress.json says that so many shards are done; return how many are."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        state = json.loads(path.read_bytes()) if path.exists() else {}
-        stage = state.get("stage") or {}
-        if state.get("state") == "running" and stage.get("stage") == "tokenize" and stage["tasks_done"] >= number:
-            return int(stage["tasks_done"])
-        time.sleep(0.05)
-    raise AssertionError(f"{number} shards were never done: {state}")
+def shards_done(path):
+    """How many shards progress.json says are done, while the build runs."""
+    state = json.loads(path.read_bytes()) if path.exists() else {}
+    stage = state.get("stage") or {}
+    is_running = state.get("state") == "running" and stage.get("stage") == "tokenize"
+    return int(stage["tasks_done"]) if is_running else 0
 
 
 @pytest.mark.exhaustive
@@ -54,15 +49,16 @@ def test_build_survives_being_stopped_and_losing_a_node(tmp_path, make_config):
             return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
         ray_job("submit", "--no-wait", "--submission-id", "stopped", "--", *build)
-        wait_for_shards(progress, 20)
+        wait_until(lambda: shards_done(progress) >= 20)
         ray_job("stop", "stopped")
         assert "was stopped" in ray_job("status", "stopped")
         assert not list((tmp_path / "out").glob("*.idx"))
 
         # The same again, from a node: it continues, loses a node, gets another.
         with subprocess.Popen(build, env=environment, cwd=ROOT, text=True, **streams) as driver:
-            kept = wait_for_shards(progress, 20)
-            wait_for_shards(progress, kept + 20)
+            wait_until(lambda: shards_done(progress) >= 20)
+            kept = shards_done(progress)
+            wait_until(lambda: shards_done(progress) >= kept + 20)
             cluster.script("remove", "worker-0")
             cluster.script("add", "1")
             _, shown = driver.communicate(timeout=2 * PATIENCE_SECONDS)

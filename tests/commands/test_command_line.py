@@ -59,19 +59,14 @@ def test_build_has_at_most_60_arguments():
     (["help", "biuld"], "error: there is no command 'biuld'\nhint: did you mean `build`?\n"),
     (["--inptu"], "error: there is no option --inptu\nhint: `dsindex -h` lists"),
 ])  # fmt: skip
-def test_mistyped_words_get_the_nearest_one_as_a_hint(words, message, capsys):
-    assert main(words) == 2
-    assert capsys.readouterr().err.startswith(message)
+def test_mistyped_words_get_the_nearest_one_as_a_hint(words, message, cli):
+    assert cli(words, 2).err.startswith(message)
 
 
-def test_short_help_lists_the_common_options_and_full_help_has_index_caches_last(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["build", "-h"])
-    assert len(re.findall(r"^  --", capsys.readouterr().out, re.MULTILINE)) in range(10, 14)
-    for words in (["help", "build"], ["build", "--help"]):
-        with pytest.raises(SystemExit, match="0"):
-            main(words)
-    shown = capsys.readouterr().out
+def test_short_help_lists_the_common_options_and_full_help_has_index_caches_last(cli):
+    assert len(re.findall(r"^  --", cli(["build", "-h"]).out, re.MULTILINE)) in range(10, 14)
+    shown = cli(["help", "build"]).out
+    assert shown == cli(["build", "--help"]).out
     assert "--replace" in shown
     assert re.findall(r"^(\S.*):$", shown, re.MULTILINE)[-2:] == ["index caches (optional)", "examples"]
 

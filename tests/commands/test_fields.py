@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import PlanError
 from dsindex.options.build import BuildConfig
@@ -24,6 +23,7 @@ KINDS = {
     "jq": {"json_keys": ("text", "both=.text + .meta.text", "list=. | [.text, .meta.text]")},
     "join": {"json_keys": ("text", ".meta.text", ".meta.tags"), "join": r"\n"},
     "join and where": {"json_keys": ("text", ".n | tostring"), "join": "\n\t", "where": ".meta.tags | length"},
+    "where": {"json_keys": ("text", ".meta.text"), "where": '.n > 7 and .meta.more.title != "t 9" and has("lang")'},
     "token ids": {"token_ids": ".meta.ids", "append_eod": True},
     "token ids where": {"token_ids": "own=.lists", "where": ".n > 7"},
 }
@@ -100,11 +100,11 @@ def test_token_ids_are_stored_as_they_are(source, tmp_path):
     assert report.run.engine is None
 
 
-def test_filtered_records_are_counted(source, tmp_path, capsys):
+def test_filtered_records_are_counted(source, tmp_path, cli):
     options = ("--input", source / "a.jsonl", "--tokenizer-model", OWN.plain_tokenizer, "--append-eod")
     words = ("build", *options, "--output-prefix", tmp_path / "x", "--where", ".n < 100", "--workers", 1)
-    assert main([*map(str, words), "--on-bad-record", "quarantine", "--executor", "local"]) == 0
-    assert "200 lines = 96 kept + 101 filtered + 2 quarantined + 1 blank" in capsys.readouterr().out
+    shown = cli([*map(str, words), "--on-bad-record", "quarantine", "--executor", "local"]).out
+    assert "200 lines = 96 kept + 101 filtered + 2 quarantined + 1 blank" in shown
     content = json.loads((tmp_path / "x_text_document.manifest.json").read_bytes())["content"]
     assert content["account"]["filtered"] == content["inputs"][0]["filtered"] == 101
     assert content["options"]["where"] == ".n < 100"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dsindex.cli.main import main
 from tests.support.golden import OWN
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
@@ -21,9 +20,15 @@ def in_folder(tmp_path, monkeypatch):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[20 * number : 20 * number + 20]))
 
 
-def build(names, prefix="out/x", options=()):
-    inputs = [f"{name}.jsonl" for name in names.split()]
-    return main(["build", "--input", *inputs, *TOKENIZER, "--output-prefix", prefix, *options])
+@pytest.fixture
+def build(cli):
+    """Build these inputs, which must end with the code; returns what is printed."""
+
+    def run(names, prefix="out/x", options=(), code=0):
+        inputs = [f"{name}.jsonl" for name in names.split()]
+        return cli(["build", "--input", *inputs, *TOKENIZER, "--output-prefix", prefix, *options], code)
+
+    return run
 
 
 def datasets(prefix):
@@ -45,19 +50,17 @@ OTHER_INPUTS = [
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(("before", "now", "reason"), OTHER_INPUTS, ids=[f"{a} then {b}" for a, b, _ in OTHER_INPUTS])
 @pytest.mark.parametrize("is_kept", [False, True], ids=["published", "kept"])
-def test_other_inputs_are_another_plan(before, now, reason, is_kept, capsys):
-    assert build(before, options=["--keep-shards"] if is_kept else []) == 0
+def test_other_inputs_are_another_plan(before, now, reason, is_kept, build):
+    build(before, options=["--keep-shards"] if is_kept else [])
     was = datasets("out/x")
-    capsys.readouterr()
-    assert build(now) == 1
-    error = capsys.readouterr().err
+    error = build(now, code=1).err
     assert re.search(f"other inputs or options .*here: {reason}", error), error
     assert datasets("out/x") == was
     if is_kept:  # what a bad record or a kill leaves: shards, and no output
         for path in Path("out").glob("x_text_document.*"):
             path.unlink()
-    assert build(now, options=[] if is_kept else ["--replace"]) == 0
-    assert build(now, "other/x") == 0
+    build(now, options=[] if is_kept else ["--replace"])
+    build(now, "other/x")
     assert datasets("out/x") == datasets("other/x")
 
 
@@ -68,7 +71,7 @@ def interrupt(*_):
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "stopped"])
 @pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
-def test_only_changed_inputs_are_tokenized_again(executor, finished, capsys, monkeypatch):
+def test_only_changed_inputs_are_tokenized_again(executor, finished, build, monkeypatch):
     """One is mended, one left out, one added, and the one that stays has another place."""
     for name in "abcd":
         count = "abcd".index(name) * 7 + 10
@@ -77,17 +80,15 @@ def test_only_changed_inputs_are_tokenized_again(executor, finished, capsys, mon
     with monkeypatch.context() as patch:
         if not finished:
             patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
-        assert build("c a b", options=options) == (0 if finished else 130)
+        build("c a b", options=options, code=0 if finished else 130)
     before = tokenized()
     Path("b.jsonl").write_bytes(b"".join(LINES[5:50]))
-    capsys.readouterr()
-    assert build("d b a", options=[*options, *(["--replace"] if finished else [])]) == 0
-    told = capsys.readouterr().err
+    told = build("d b a", options=[*options, *(["--replace"] if finished else [])]).err
     made = tokenized()[len(before) :]
     assert re.search("/[bc].jsonl and 1 more are gone or .*; the input .*/[bd].jsonl and 1 more are new or", told)
     assert f"{before.count('a.jsonl')} of {before.count('a.jsonl') + len(made)} shards kept, {len(made)} to be" in told
     assert set(made) == {"b.jsonl", "d.jsonl"}
-    assert build("d b a", "other/x", options) == 0
+    build("d b a", "other/x", options)
     assert datasets("out/x") == datasets("other/x")
 
 
@@ -97,35 +98,31 @@ def tokenized():
     return re.findall(r'\{"kind":"shard".*?"task":"[^"]*?([^"/]+?)\\u0000', journal)
 
 
-def test_shard_size_of_a_large_job_is_kept_when_inputs_are_added(monkeypatch, capsys):
+def test_shard_size_of_a_large_job_is_kept_when_inputs_are_added(monkeypatch, build):
     monkeypatch.setattr("dsindex.runtime.plan.JOB_SHARDS", 4)
     monkeypatch.setattr("dsindex.options.common.TextConfig.largest_shard", 1 << 10)
     for name, lines in (("a", 60), ("b", 90)):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:lines] * 3))
-    assert build("a", options=["--keep-shards"]) == 0
+    build("a", options=["--keep-shards"])
     before = tokenized()
     assert len(before) <= 4
-    capsys.readouterr()
-    assert build("a b", options=["--keep-shards", "--replace"]) == 0
-    assert f"{len(before)} of " in capsys.readouterr().err
+    assert f"{len(before)} of " in build("a b", options=["--keep-shards", "--replace"]).err
     assert set(tokenized()[len(before) :]) == {"b.jsonl"}
-    assert build("a b", "other/x", ["--shard-size", "1KiB"]) == 0
+    build("a b", "other/x", ["--shard-size", "1KiB"])
     assert datasets("out/x") == datasets("other/x")
 
 
-def test_several_datasets_of_one_build_are_one_dataset_cut_between_inputs(monkeypatch, capsys):
+def test_several_datasets_of_one_build_are_one_dataset_cut_between_inputs(monkeypatch, build, cli):
     for name, lines in zip("abcd", (10, 40, 80, 5), strict=True):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:lines]))
     most = Path("b.jsonl").stat().st_size + Path("a.jsonl").stat().st_size
     options = ["--json-keys", "text", "title", "--on-bad-record", "quarantine", "--sample", "80%", "--hold-out", "20%"]
-    assert build("a b c d", "other/x", [*options, "--shard-size", "1KiB"]) == 0
-    capsys.readouterr()
+    build("a b c d", "other/x", [*options, "--shard-size", "1KiB"])
     several = [*options, "--max-dataset-size", f"{most}B", "--shard-size", "9KiB"]
     with monkeypatch.context() as patch:
         patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
-        assert build("a b c d", options=several) == 130
-    assert build("a b c d", options=several) == 0
-    assert "already complete" not in capsys.readouterr().out
+        build("a b c d", options=several, code=130)
+    assert "already complete" not in build("a b c d", options=several).out
     for name in ("text", "title", "valid_text", "valid_title"):
         prefixes = [str(Path(f"out/x_{name}_document_{number:03d}").absolute()) for number in range(3)]
         assert not Path(f"out/x_{name}_document_003.bin").exists()
@@ -135,24 +132,22 @@ def test_several_datasets_of_one_build_are_one_dataset_cut_between_inputs(monkey
         tokens = {prefix: Path(f"{prefix}.bin").stat().st_size // 2 for prefix in prefixes}
         listed = dict(zip(words[1::2], map(int, words[::2]), strict=True))
         assert listed == {prefix: number for prefix, number in tokens.items() if number}
-        assert main(["verify", *prefixes, "--against-source"]) == 0
-    capsys.readouterr()
-    assert build("a b c d", options=several) == 0
-    assert "already complete" in capsys.readouterr().out
+        cli(["verify", *prefixes, "--against-source"])
+    assert "already complete" in build("a b c d", options=several).out
     assert not Path("out/x.build").exists()
 
 
-def test_build_with_too_many_documents_for_a_dataset_makes_several_and_says_so(monkeypatch, capsys):
+def test_build_with_too_many_documents_for_a_dataset_makes_several_and_says_so(monkeypatch, build):
     for name in "abcd":
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:40]))
     monkeypatch.setattr("dsindex.commands.build.MOST_DOCUMENTS", 120)
-    assert build("a b c d", "x/x", ["--dry-run"]) == 0
-    [size] = set(re.findall(r"so several are made, as with --max-dataset-size (\d+B)", capsys.readouterr().out))
-    assert build("a b c d", "x/x", ["--num-samples", "9", "--seq-length", "8"]) == 2
-    assert "index caches need all datasets at once\nhint: leave out" in capsys.readouterr().err
-    assert build("a b c d") == build("a b c d") == 0
-    assert f"so several are made, as with --max-dataset-size {size}" in capsys.readouterr().err
-    assert build("a b c d", "other/x", ["--max-dataset-size", size]) == 0
+    planned = build("a b c d", "x/x", ["--dry-run"]).out
+    [size] = set(re.findall(r"so several are made, as with --max-dataset-size (\d+B)", planned))
+    refused = build("a b c d", "x/x", ["--num-samples", "9", "--seq-length", "8"], code=2).err
+    assert "index caches need all datasets at once\nhint: leave out" in refused
+    shown = build("a b c d").err + build("a b c d").err
+    assert f"so several are made, as with --max-dataset-size {size}" in shown
+    build("a b c d", "other/x", ["--max-dataset-size", size])
     made = sorted(path.name for path in Path("out").iterdir())
     assert len([name for name in made if name.endswith(".bin")]) in {2, 4}
     assert made == sorted(path.name for path in Path("other").iterdir())

@@ -100,11 +100,7 @@ MISUSES = {
 @pytest.mark.parametrize("words", [*MISTAKES, *MISUSES])
 def test_wrong_options_and_places_are_named(tmp_path, cli, monkeypatch, words):
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: 1 / 0)
-    places = {
-        "tmp": str(tmp_path),
-        "long": "9" * 5000,
-        "good": write(tmp_path / "good.jsonl", GOOD),
-    }
+    places = {"tmp": str(tmp_path), "long": "9" * 5000, "good": write(tmp_path / "good.jsonl", GOOD)}
     (tmp_path / "in.jsonl.gz").write_bytes(b"x")
     (tmp_path / "notes").mkdir()
     given = shlex.split(words.replace("TOKENIZER", shlex.join(TOKENIZER)).format(**places))

@@ -35,22 +35,14 @@ def build(*words, executor="local"):
     return main(["build", *given, "--output-prefix", PREFIX, *words])
 
 
-def read_manifest(prefix):
-    with open(f"{prefix}.manifest.json", "rb") as file:
-        content = file.read()
-    assert json.loads(content) == decode_json(content)
-    return decode_json(content)["content"]
-
-
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("executor", ["local", "processes"])
-def test_build_is_made_found_again_and_verified(capsys, executor):
+def test_build_is_made_found_again_and_verified(folder, capsys, executor):
     assert build("--shard-size", "40B", executor=executor) == 0
     assert "10 lines = 10 kept" in capsys.readouterr().out  # another key may be any text
     assert os.path.exists(os.fsencode(DATASET) + b".bin")
-    inputs = read_manifest(DATASET)["inputs"]
-    assert isinstance(inputs, list)
-    assert [entry["path"] for entry in inputs] == [INPUT]
+    manifest = (folder / f"{DATASET}.manifest.json").read_bytes()
+    assert json.loads(manifest) == decode_json(manifest)
+    assert [entry["path"] for entry in decode_json(manifest)["content"]["inputs"]] == [INPUT]
     assert build("--shard-size", "40B", executor=executor) == 0
     assert "already complete" in capsys.readouterr().out
     assert main(["verify", DATASET, "--against-source", "--tokenizer-model", TOKENIZER]) == 0

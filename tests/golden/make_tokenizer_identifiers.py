@@ -11,37 +11,7 @@ import sys
 from pathlib import Path
 
 OUTPUT = Path(__file__).with_name("tokenizer_identifiers.json")
-CASES = """
---tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B
---tokenizer-type HuggingFaceTokenizer --tokenizer-model /lustre/größer --trust-remote-code --tokenizer-special-tokens <a> it's
---tokenizer-type GPT2BPETokenizer --vocab-file vocab.json --merge-file merges.txt
---tokenizer-type BertWordPieceLowerCase --vocab-file vocab.txt
---tokenizer-type BertWordPieceCase --vocab-file vocab.txt
---tokenizer-type SentencePieceTokenizer --tokenizer-model x.model
---tokenizer-type GPTSentencePieceTokenizer --tokenizer-model x.model --tokenizer-sentencepiece-legacy
---tokenizer-type Llama2Tokenizer --tokenizer-model tokenizer.model
---tokenizer-type TikTokenizer --tokenizer-model ranks.json --tiktoken-pattern v2
---tokenizer-type TikTokenizer --tokenizer-model ranks.json --tiktoken-pattern v1 --vocab-size 131072 --tokenizer-special-tokens <unk> <s>
---tokenizer-type NullTokenizer --vocab-size 131072
-"""  # noqa: E501 - a command on each line
-SFT = "--tokenizer-type SFTTokenizer --tokenizer-model x"
-SINCE_18 = """
---tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2 --chat-template {{x}} --tokenizer-hf-no-use-fast
---tokenizer-type NullTokenizer --vocab-size 9 --null-tokenizer-eod-id 3
-"""
-ONLY_16 = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2 --tokenizer-hf-use-fast"
-ONLY_MAIN = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2 --use-gigatoken"
-
-
-def cases_of(release):
-    """Return the flags of each tokenizer that a release is asked for."""
-    cases = [line.split() for line in CASES.strip().splitlines()]
-    if release == "0.16":
-        return [*cases, ONLY_16.split()]
-    cases.append(SFT.split())
-    if release not in {"0.16", "0.17"}:
-        cases += [line.split() for line in SINCE_18.strip().splitlines()]
-    return [*cases, ONLY_MAIN.split()] if release == "main" else cases
+"""Releases, flags and what the release made of them: a new case is a row with the release and the flags alone."""
 
 
 def identify(release):
@@ -56,7 +26,7 @@ def identify(release):
     else:
         from megatron.core.tokenizers.utils.build_tokenizer import build_tokenizer
     found = []
-    for flags in cases_of(release):
+    for flags in [row["flags"] for row in json.loads(OUTPUT.read_bytes()) if row["release"] == release]:
         sys.argv = ["pretrain_gpt.py", *flags]
         args = parse_args()
         args.rank, args.make_vocab_size_divisible_by, args.tensor_model_parallel_size = 1, 128, 1

@@ -1,5 +1,7 @@
 """Document, sample and shuffle index against slow, obvious references, and one pinned order."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -81,20 +83,11 @@ def test_pinned_order_of_seed_1234():
     lengths = np.array([20, 50, 60, 30, 100, 5], np.int32)
     rule = SampleRule(sequence_length=30)
     plan = count_epochs(265, 20, rule=rule, place="p")
-    documents, rows, order = build_arrays(lengths, plan, begin=0, rule=rule, seed=1234)
+    arrays = build_arrays(lengths, plan, begin=0, rule=rule, seed=1234)
     assert (plan.num_epochs, plan.separate_final_epoch) == (3, True)
-    assert documents.tolist() == PINNED_DOCUMENTS
-    assert rows.tolist() == PINNED_ROWS
-    assert order.tolist() == PINNED_ORDER
-
-
-PINNED_DOCUMENTS = [1, 2, 5, 2, 3, 4, 1, 0, 4, 5, 0, 3, 1, 0, 3, 2, 5, 4]
-PINNED_ROWS = [
-    [0, 0], [0, 30], [1, 10], [1, 40], [3, 5], [3, 35], [4, 5], [5, 5], [5, 35], [5, 65], [5, 95], [6, 25], [7, 5],
-    [8, 15], [8, 45], [8, 75], [10, 0], [11, 10], [12, 10], [12, 40], [14, 0], [15, 0], [15, 30], [16, 0], [17, 25],
-    [17, 55], [17, 85],
-]  # fmt: skip
-PINNED_ORDER = [8, 1, 15, 4, 3, 7, 11, 10, 14, 13, 2, 6, 9, 0, 5, 12, 16, 25, 22, 23, 18, 21, 24, 19, 20, 17]
+    assert arrays[0].tolist() == [1, 2, 5, 2, 3, 4, 1, 0, 4, 5, 0, 3, 1, 0, 3, 2, 5, 4]
+    digests = [hashlib.md5(array.tobytes()).hexdigest()[:16] for array in arrays]
+    assert digests == ["d02d69506580fda8", "4c5dee59f811140b", "c82894cd640f883c"]
 
 
 def test_rows_of_the_longest_sequences():

@@ -1,5 +1,7 @@
 """Conversations and instruction configurations that tests in several folders share."""
 
+import json
+
 from dsindex.chat.config import parse_config
 from tests.support.golden import GOLDEN
 
@@ -19,35 +21,8 @@ BAD = {
     b'{"role": "\\ud800", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}': "bad-text",
 }
 # The example in Modalities' indexed_dataset_and_finetuning.md.
-SPEC_YAML = """
-special_tokens:
-    bos_token: <s>
-    eos_token: </s>
-
-loss_masking_jq_patterns:
-    - .conversations | select(.from == "human")
-    - .instruction
-    - .role
-
-message_construction: [role, instruction, conversations]
-"""
-SPEC_RECORD = {
-    "id": 0,
-    "conversations": [
-        {"from": "human", "value": "What is up?"},
-        {"from": "gpt", "value": "Hello! How can I help you today?"},
-        {"from": "human", "value": "Who are you?"},
-        {
-            "from": "gpt",
-            "value": "You can call me Vicuna, and I was trained by Large Model Systems Organization (LMSYS) "
-            "researchers as a language model.",
-        },
-        {"from": "human", "value": "Goodbye"},
-        {"from": "gpt", "value": "Goodbye! If you have any more questions in the future, don't hesitate to ask."},
-    ],
-    "instruction": "Role: Vicuna, trained by Large Model Systems Organization (LMSYS) researchers",
-    "role": "Vicuna, trained by Large Model Systems Organization (LMSYS) researchers",
-}
+SPEC_YAML = (GOLDEN / "spec.yaml").read_text()
+SPEC_RECORD = json.loads((GOLDEN / "spec.jsonl").read_text())
 HUMAN = """
 message_construction: [role, conversations]
 loss_masking_jq_patterns: ['.conversations | select(.from == "human")', .role]

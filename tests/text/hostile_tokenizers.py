@@ -25,12 +25,8 @@ from tests.support.foreign_tokenizers import rank_entries, sentencepiece_model, 
 
 TEXT = "a text, <|eot|> été"
 PLAIN = v.with_model(v.bpe(), pre_tokenizer=v.byte_level(use_regex=True))
-DOCUMENTS = [
-    trained.byte_level(),
-    trained.with_template("<|bos|> $A"),
-    trained.sentencepiece_bpe(),
-    trained.word_piece(),
-]
+DOCUMENTS = [trained.byte_level(), trained.sentencepiece_bpe(), trained.word_piece()]
+DOCUMENTS.append(trained.with_template("<|bos|> $A"))
 SIDE_FILES = {
     "tokenizer_config.json": {
         "eos_token": "<|eot|>", "bos_token": {"content": "<|bos|>", "lstrip": False}, "extra_special_tokens": ["a"],
@@ -54,8 +50,7 @@ def document(**changes):
     return json.dumps({**json.loads(PLAIN), **changes}).encode()
 
 
-def replacing(count, text):
-    return [{"type": "Replace", "pattern": {"String": "a"}, "content": text}] * count
+DOUBLING = [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 30
 
 
 def template(pieces, ids):
@@ -66,8 +61,8 @@ def template(pieces, ids):
 
 
 LARGE = [
-    lambda: document(normalizer={"type": "Sequence", "normalizers": replacing(30, "aa")}),
-    lambda: document(decoder={"type": "Sequence", "decoders": replacing(30, "aa")}),
+    lambda: document(normalizer={"type": "Sequence", "normalizers": DOUBLING}),
+    lambda: document(decoder={"type": "Sequence", "decoders": DOUBLING}),
     lambda: document(normalizer={"type": "Replace", "pattern": {"Regex": ""}, "content": "a" * 1_000_000}),
     lambda: document(normalizer={"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "x"}] * 30_000}),
     lambda: document(post_processor=template(20_000, 1)),
@@ -124,10 +119,6 @@ def use(path, options=None):
     decode(tokenizer, make_encoder(tokenizer, engine).encode([TEXT]).tokens[:5])
 
 
-def address_space():
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-
-
 def main(folder, first, count):
     for content in [*DOCUMENTS, PLAIN]:  # libraries are loaded before there is a limit
         (folder / "tokenizer.json").write_bytes(content)
@@ -140,7 +131,8 @@ def main(folder, first, count):
         sys.stdout.write(f"{number} {kind}\n")
         sys.stdout.flush()
         size = sum(file.stat().st_size for file in folder.iterdir())
-        limit = address_space() + (64 << 20) + 20 * size
+        in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        limit = in_use + (64 << 20) + 20 * size
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         signal.alarm(60)
         try:

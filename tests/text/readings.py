@@ -39,10 +39,7 @@ class Reading:
         lines = (block.lines + first_line).tolist()
         self.num_lines += block.num_lines
         self.num_blank += len(block.blank)
-        self.records += [
-            (offset, line, list(value))
-            for offset, line, value in zip(block.offsets.tolist(), lines, values, strict=True)
-        ]
+        self.records += zip(block.offsets.tolist(), lines, map(list, values), strict=True)
         self.bad += [(bad.offset, bad.line + first_line, bad.line_bytes) for bad in block.bad]
 
 
@@ -92,28 +89,19 @@ def nesting(value):
     return depth
 
 
-def read_ranges(path, cuts, keys=KEYS, **options):
+def read_ranges(path, cuts, **options):
     reading = Reading()
     for begin, end in pairwise(cuts):
         first_line = reading.num_lines
-        for block in read_part(part_of(path, begin=begin, end=end), open_selection(keys), **options):
+        for block in read_part(part_of(path, begin=begin, end=end), SELECTION, **options):
             reading.add(block, first_line)
     return reading
 
 
-def in_memory(content):
-    """The one block that a file of this content is."""
-    return LineBlock.of_text(bytearray(content), offset=0, first_line=0)
-
-
 def parse(content, selection=SELECTION):
     """The records of lines, read as one block."""
-    return selection.finish(parse_block(in_memory(content), selection, 1 << 30))
-
-
-def read_fields(line, keys):
-    """The values of one line, or what is wrong with it."""
-    return open_selection(keys).read_line(line)
+    block = LineBlock.of_text(bytearray(content), offset=0, first_line=0)
+    return selection.finish(parse_block(block, selection, 1 << 30))
 
 
 def as_reading(block):

@@ -43,7 +43,8 @@ def draw_condition(rng, depth=0):
         *[f"{path} {rng.choice(('==', '!=', '<', '<=', '>', '>='))} {constant}"] * 6,
         f"{path}=={constant}", path, f"({path})", f'has("{rng.choice(("a", "m", "k k", "text"))}")',
         f"({path} | IN({constants}))", f"IN({path}; {constants})", f"({path}|not)", f"{path} | IN({constants})",
-        f"{path} | not | not", f"{constant} == {path}", f"{path}[0] == {constant}", f'({path} | has("a"))',
+        f"{path} | not | not", f"{constant} == {path}", f"{path}[0] == {constant}", f"{path} == ({constants})",
+        f'({path} | has("a"))',
     ))  # fmt: skip
 
 
@@ -153,8 +154,8 @@ def test_values_of_folders_are_compared(tmp_path):
 @pytest.mark.parametrize("where", [
     ".text | length > 9", ".a[0] == 1", ".a?", ".a == .b", '.a == "\\u0041"', ".a == en", ".a // 1 == 1", ". == 1",
     "true", '.a | has("b")', '.a | IN("x") and .b', ".a ==", "(.a", ".a == 1 == true", "(" * 101 + ".a" + ")" * 101,
-    '.a | test("x")', ".größe", "has(1)", "IN(.a; 1)", ".a | IN(1,)", ".a |", "1 == .a", ".a == [1]", ".a -1 == 2",
-    ".a = 1 | .a", "",
+    '.a | test("x")', ".größe", "has(1)", "IN(.a; 1)", ".a | IN(1,)", ".a |", "1 == .a", ".a == [1]", ".a == (1, 2)",
+    ".a -1 == 2", ".a = 1 | .a", "",
 ])  # fmt: skip
 def test_every_other_expression_is_left_to_jq(where):
     assert parse_condition(where) is None

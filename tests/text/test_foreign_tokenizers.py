@@ -1,6 +1,7 @@
 """SentencePiece models, files of ranks and GPT-2 files: the same tokens as their own libraries, with every engine."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import sentencepiece
@@ -117,16 +118,12 @@ def test_ranks_are_encoded_as_tiktoken_does_with_the_published_special_tokens(tm
 def test_ranks_of_megatron_are_read_as_its_class_does(tmp_path, name):
     path = tmp_path / "ranks.json"
     path.write_text(json.dumps(rank_entries()))
-    options = TokenizerOptions(
-        tokenizer_type="TikTokenizer", vocab_size=520, tiktoken_num_special_tokens=20, tiktoken_pattern=name
-    )
-    tokenizer = load_tokenizer(str(path), options=options)
+    tokenizer = load_tokenizer(str(path), options=replace(MEGATRON, vocab_size=520, tiktoken_pattern=name))
     names = ["<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>", *(f"<SPECIAL_{n}>" for n in range(7, 20))]
     special = {token: number for number, token in enumerate(names)}
     kept = {token: rank + 20 for token, rank in ranks().items() if rank < 500}
-    library = tiktoken.Encoding(
-        name="x", pat_str=MEGATRON_PATTERNS[name], mergeable_ranks=kept, special_tokens=special, explicit_n_vocab=520
-    )
+    own = {"pat_str": MEGATRON_PATTERNS[name], "mergeable_ranks": kept, "special_tokens": special}
+    library = tiktoken.Encoding(name="x", explicit_n_vocab=520, **own)
     assert (tokenizer.vocabulary_size, tokenizer.eod_id, tokenizer.special_tokens) == (520, 2, tuple(names))
     texts = [*TEXTS, *names]
     engine = "gigatoken" if name == "v2" else "tiktoken"
@@ -155,19 +152,15 @@ def test_text_that_tiktoken_cannot_split_is_named(tmp_path):
 
 
 GPT2 = json.loads((TOKENIZERS["gpt2"] / "tokenizer.json").read_bytes())["model"]
-MERGES = "#version: 0.2\n" + "".join(
-    f"{merge if isinstance(merge, str) else ' '.join(merge)}\n" for merge in GPT2["merges"]
-)
+PAIRS = [merge if isinstance(merge, str) else " ".join(merge) for merge in GPT2["merges"]]
+MERGES = "".join(f"{line}\n" for line in ["#version: 0.2", *PAIRS])
 
 
 def options(folder, vocabulary, merges):
     (folder / "gpt2-vocab.json").write_text(vocabulary)
     (folder / "gpt2-merges.txt").write_text(merges)
-    return TokenizerOptions(
-        tokenizer_type="GPT2BPETokenizer",
-        vocab_file=str(folder / "gpt2-vocab.json"),
-        merge_file=str(folder / "gpt2-merges.txt"),
-    )
+    files = {"vocab_file": str(folder / "gpt2-vocab.json"), "merge_file": str(folder / "gpt2-merges.txt")}
+    return TokenizerOptions(tokenizer_type="GPT2BPETokenizer", **files)
 
 
 @pytest.mark.quick(1)
@@ -178,10 +171,9 @@ def test_two_files_are_the_tokenizer_of_gpt2(tmp_path, newline):
     assert (tokenizer.name, tokenizer.vocabulary_size, tokenizer.eod_id) == ("gpt2-vocab.json", 50257, 50256)
     assert choose_engine(tokenizer, "auto", add_special_tokens=True).name == "gigatoken"
     texts = [*TEXTS, "a<|endoftext|>b"]
-    whole = shared_tokenizer(load_tokenizer(str(TOKENIZERS["gpt2"])))
-    assert [e.ids for e in shared_tokenizer(tokenizer).encode_batch(texts)] == [
-        e.ids for e in whole.encode_batch(texts)
-    ]
+    both = [shared_tokenizer(each) for each in (tokenizer, load_tokenizer(str(TOKENIZERS["gpt2"])))]
+    found, wanted = ([encoding.ids for encoding in each.encode_batch(texts)] for each in both)
+    assert found == wanted
 
 
 @pytest.mark.parametrize(("vocabulary", "merges", "message"), [

@@ -68,10 +68,7 @@ def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out)
     assert fitting.tokens.max() == 70_000
 
 
-@given(
-    texts=st.lists(st.lists(st.sampled_from([0, 1, EOD, 60_000]), max_size=4), max_size=12),
-    eod=st.sampled_from([None, EOD]),
-)
+@given(st.lists(st.lists(st.sampled_from([0, 1, EOD, 60_000]), max_size=4), max_size=12), st.sampled_from([None, EOD]))
 def test_lay_out_pbin_documents_drops_empty_texts_and_never_repeats_eod(texts, eod):
     batch = batch_of(texts)
     got = lay_out_documents(batch, dtype=np.dtype("<u2"), eod_id=eod, layout="pbin", vocabulary_size=1 << 16)

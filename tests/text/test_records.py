@@ -146,10 +146,6 @@ NUM_IDS = 100
 ID_SELECTION = open_selection(["ids"], vocabulary_size=NUM_IDS)
 
 
-def line_of(value):
-    return b'{"x": 1, "ids": %s}' % value.encode()
-
-
 NO_IDS = "the value under the key 'ids' is {}, and has to be a list of token ids from 0 to 99"
 BAD_IDS = {
     "[1, 100]": "a list with 100 as item 2",
@@ -166,6 +162,6 @@ BAD_IDS = {
 @pytest.mark.parametrize(("value", "reason"), BAD_IDS.items(), ids=BAD_IDS)
 def test_what_is_no_id_is_a_bad_record_with_its_place(value, reason):
     for lines in ([value], ["[1]", value, "[2]"], ["[[1]]", value]):
-        read = parse(b"\n".join(map(line_of, lines)), ID_SELECTION)
+        read = parse(b"\n".join(b'{"x": 1, "ids": %s}' % each.encode() for each in lines), ID_SELECTION)
         assert [bad.reason for bad in read.bad] == [NO_IDS.format(reason)]
         assert len(read.offsets) == len(lines) - 1

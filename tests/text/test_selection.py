@@ -5,7 +5,6 @@ import pytest
 from dsindex.errors import InputError
 from dsindex.text.fields import MAX_NESTING, decode_separator, show_path
 from dsindex.text.selection import open_selection, parse_key
-from tests.text.readings import read_fields
 
 ARRAY = "; if the file is one array, `jq -c '.[]'` writes each of its records on a line"
 ENCODING = "; `iconv -f WINDOWS-1252 -t UTF-8` converts a file, if that is its encoding"
@@ -81,6 +80,8 @@ def test_shown_path_is_the_path(path):
     assert parse_key(show_path(path)).path == path
 
 
+NO_KEY = "no key 'text'; the record has"
+LONE = r"the lone surrogate \ud800"
 IS, TEXTS = "the value under the key 'text' is ", ", and has to be a string or a list of strings"
 
 
@@ -91,17 +92,11 @@ IS, TEXTS = "the value under the key 'text' is ", ", and has to be a string or a
     (b'{"text": {}}', IS + "an object" + TEXTS),
     (b'{"text": ["a", ["b"]]}', IS + "a list with a list as item 2" + TEXTS),
     (rb'{"text": "ab\udc00"}', IS + r"a string with the lone surrogate \udc00 at character 3" + TEXTS),
-    (
-        rb'{"text": ["\ud800"]}',
-        IS + r"a list with a string with the lone surrogate \ud800 at character 1 as item 1" + TEXTS,
-    ),
+    (rb'{"text": ["\ud800"]}', IS + rf"a list with a string with {LONE} at character 1 as item 1" + TEXTS),
     (b"{}", "no key 'text'; the record has no keys"),
     (b'{"Text": "a", "x": 1}', "no key 'text'; the record has 'Text', 'x'"),
     (rb'{"\ud800": 1}', r"no key 'text'; the record has '\ud800'"),
-    (
-        b'{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1}',
-        "no key 'text'; the record has '1', '2', '3', '4', '5' and 2 more",
-    ),
+    (b'{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1}', f"{NO_KEY} '1', '2', '3', '4', '5' and 2 more"),
     (b'{"' + b"k" * 50 + b'":1}', f"no key 'text'; the record has '{'k' * 40}…'"),
     (b'["text"]', "not a JSON object but a list" + ARRAY),
     (b"[", "not valid JSON: Expecting value at column 2" + ARRAY),
@@ -112,7 +107,7 @@ IS, TEXTS = "the value under the key 'text' is ", ", and has to be a string or a
     (b'\xef\xbb\xbf{"text": "a"}', "a byte order mark, which only the start of a file may have"),
 ])  # fmt: skip
 def test_read_fields_says_what_is_wrong(line, reason):
-    assert read_fields(line, ["text"]) == reason
+    assert open_selection(["text"]).read_line(line) == reason
 
 
 def nested(depth):
@@ -123,5 +118,5 @@ def nested(depth):
 
 
 def test_read_fields_limits_nesting():
-    result = [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
+    result = judge(open_selection(["text"]), nested(MAX_NESTING), nested(MAX_NESTING + 1))
     assert result == [["a"], "more than 900 objects and lists inside each other"]

@@ -19,16 +19,9 @@ from tests.support.compressed import COMPRESSORS
 from tests.support.datasets import part_of
 
 LINES = [
-    b'{"text": "one"}',
-    b'{"text": "two", "id": 1}\r',
-    b'{"text": "\xc3\xa4\\u00e4"}',
-    b"",
-    b"  \t",
-    b'{"text": 3}',
-    b"not json",
-    b'{"text": "\xff"}',
-    b'{"text": "' + 60 * b"x" + b'"}',
-]
+    b'{"text": "one"}', b'{"text": "two", "id": 1}\r', b'{"text": "\xc3\xa4\\u00e4"}', b"", b"  \t", b'{"text": 3}',
+    b"not json", b'{"text": "\xff"}', b'{"text": "' + 60 * b"x" + b'"}',
+]  # fmt: skip
 contents = st.builds(
     lambda bom, lines, end: (b"\xef\xbb\xbf" if bom else b"") + b"\n".join(lines) + end,
     st.integers(0, 9).map(lambda number: number == 0),
@@ -63,17 +56,13 @@ def read(parts, limit):
     return kept, bad, reader
 
 
+PLAIN = st.tuples(contents, st.sampled_from(FORMS))
+PACKED = st.builds(pack, contents | st.just(b""), st.sampled_from(list(COMPRESSORS)), st.sampled_from(FORMS[:2]))
+FILES = st.lists(PLAIN | PACKED, min_size=1, max_size=8)
+
+
 @settings(max_examples=80)
-@given(
-    texts=st.lists(
-        st.tuples(contents, st.sampled_from(FORMS))
-        | st.builds(pack, contents | st.just(b""), st.sampled_from(list(COMPRESSORS)), st.sampled_from(FORMS[:2])),
-        min_size=1,
-        max_size=8,
-    ),
-    limit=st.sampled_from([1 << 30, 15, 60]),
-    joined=st.sampled_from([1, 3, 1024]),
-)
+@given(texts=FILES, limit=st.sampled_from([1 << 30, 15, 60]), joined=st.sampled_from([1, 3, 1024]))
 def test_files_have_the_records_that_each_has_alone(texts, limit, joined, tmp_path_factory):
     files = write(tmp_path_factory.mktemp("files"), texts)
     with pytest.MonkeyPatch.context() as patched:
@@ -94,10 +83,8 @@ def test_a_record_that_becomes_bad_later_has_its_own_line(tmp_path):
     [block] = TaskReader(files).records(SELECTION)
     aside = mark_bad(block, {1: "first", 3: "second"})
     assert aside.lines.tolist() == [0, 2]
-    assert [(each.part, each.line, each.line_bytes, each.reason) for each in aside.bad] == [
-        (0, 1, LINES[1], "first"),
-        (1, 0, LINES[1], "second"),
-    ]
+    bad = [(each.part, each.line, each.line_bytes, each.reason) for each in aside.bad]
+    assert bad == [(0, 1, LINES[1], "first"), (1, 0, LINES[1], "second")]
 
 
 def test_lines_are_counted_for_each_file_however_few_may_be_open(tmp_path, monkeypatch):

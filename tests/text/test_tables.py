@@ -206,9 +206,8 @@ def nested(inner):
 @given(st.data())
 @settings(max_examples=300)
 def test_values_of_drawn_types_have_their_form_in_json(data):
-    kind, values, form = data.draw(
-        st.recursive(st.sampled_from(LEAVES), lambda inner: inner.flatmap(nested), max_leaves=3) | st.just(UUIDS)
-    )
+    kinds = st.recursive(st.sampled_from(LEAVES), lambda inner: inner.flatmap(nested), max_leaves=3)
+    kind, values, form = data.draw(kinds | st.just(UUIDS))
     rows = data.draw(st.lists(st.none() | values, max_size=5))
     begin = data.draw(st.integers(0, len(rows)))
     assert json_values(pa.array(rows, kind).slice(begin)) == [row if row is None else form(row) for row in rows[begin:]]

@@ -1,6 +1,5 @@
 """Loading by path and by name: what a tokenizer says about itself, and one sentence for what is none."""
 
-import base64
 import json
 import struct
 
@@ -43,9 +42,7 @@ def test_missing_eod_is_told_with_those_that_may_be_meant(tmp_path):
     path = folder(tmp_path / "t", trained.byte_level())
     with pytest.raises(TokenizerError, match=r"names no eos_token; .*'<\|eot\|>', '<\|bos\|>'\nhint: .* --eod-token"):
         require_eod(load_tokenizer(path))
-    with pytest.raises(
-        TokenizerError, match=r"EOD token '<eot>' is not in .*\nhint: .* --eod-token, such as '<\|eot\|>'"
-    ):
+    with pytest.raises(TokenizerError, match=r"EOD token '<eot>' is not in .*\nhint: .* --eod-token, such as '<\|eo"):
         load_tokenizer(path, eod_token="<eot>")
     with pytest.raises(TokenizerError, match=r"the EOD token '\\udcff' is not a text: .*\nhint: choose another"):
         load_tokenizer(path, eod_token="\udcff")
@@ -56,12 +53,10 @@ def part_of(name, **part):
 
 
 SENTENCEPIECE = b"\n\x0e\n\x05<unk>\x15" + struct.pack("<f", 0) + b"\x18\x02" + b"\n\x0c\n\x03<s>\x15\0\0\0\0\x18\x03"
-TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte in range(256))
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("tokenizer.model", SENTENCEPIECE, "not a SentencePiece model: "),
-    ("tokenizer.model", TIKTOKEN, "special tokens\nhint: choose with `dsindex build --tiktoken-encoding`: gpt2, "),
     ("gpt2.tiktoken", b"IQ== 0\nIQ= 1\n", "entry 1 is not a token in base64 and its rank: .*b'IQ='"),
     ("gpt2.tiktoken", b"IQ== 0\nIg== 1\n", "no token for the byte 0x00"),
     ("x.json", b'{"version": "1.0", ', "not valid JSON of a tokenizer: Input data was truncated"),
@@ -70,16 +65,10 @@ TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte i
     ("tekken.json", b'{"config": {"default_num_special_tokens": 4}, "vocab": []}', "a tekken.json of Mistral's"),
     ("x.json", trained.byte_level_document(model={"type": "Foo"}), "the tokenizers library cannot read it: "),
     # On these it panics.
-    (
-        "x.json", part_of("normalizer", type="Replace", pattern={"Regex": "(?:)"}, content="y"),
-        "the tokenizers library cannot read it: ",
-    ),
-    (
-        "x.json", part_of("normalizer", type="Precompiled", precompiled_charsmap="/////w=="),
-        "the tokenizers library cannot read it: ",
-    ),
+    ("x.json", part_of("normalizer", type="Replace", pattern={"Regex": "(?:)"}, content="y"), "library cannot read it"),
+    ("x.json", part_of("normalizer", type="Precompiled", precompiled_charsmap="/////w=="), "library cannot read it"),
     ("x.json", trained.byte_level_document(added_tokens=float("inf")), "not valid JSON of a tokenizer: "),
-], ids=range(12))  # fmt: skip
+], ids=range(11))  # fmt: skip
 def test_other_files_are_refused_by_name(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TokenizerError, match=message) as caught:
@@ -189,7 +178,7 @@ def test_git_lfs_pointers_are_named(name, tmp_path):
     folder(tmp_path, trained.byte_level())
     (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n")
     place = tmp_path / name if name.endswith(".model") else tmp_path
-    with pytest.raises(TokenizerError, match=f"{name}: not a tokenizer's file, but a Git LFS pointer"):
+    with pytest.raises(TokenizerError, match=f"{name}: a Git LFS pointer in place of .*\nhint: run `git lfs pull`"):
         load_tokenizer(str(place))
 
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dsindex.cli.main import main
 from dsindex.cli.render import describe
 from dsindex.datasets import BlendedDataset
 from dsindex.errors import DsindexError, OutputError
@@ -51,7 +50,7 @@ def test_another_order_under_the_same_name_is_refused(there, asked, said):
     assert all(result.reused for result in indexed(**there).results)
 
 
-def test_swapped_arrays_are_noticed(capsys):
+def test_swapped_arrays_are_noticed(cli):
     indexed(data_cache_path="stock")
     indexed(document_order="packed")
     assert "it has the document order 'packed': a job that misses" in "\n".join(describe(indexed(explain=True)))
@@ -64,8 +63,8 @@ def test_swapped_arrays_are_noticed(capsys):
     assert "-train-shuffle_index.npy changed since dsindex wrote it" in "\n".join(describe(indexed(explain=True)))
     with pytest.raises(OutputError, match="another program's file is here"):
         indexed(document_order="packed")
-    assert main(["verify", "web", "--cache", "cache"]) == 1
-    assert "-train-document_index.npy changed since dsindex wrote it" in capsys.readouterr().out
+    shown = cli(["verify", "web", "--cache", "cache"], 1).out
+    assert "-train-document_index.npy changed since dsindex wrote it" in shown
 
 
 def test_orders_of_files_are_read_in_their_order():

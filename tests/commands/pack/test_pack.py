@@ -9,14 +9,12 @@ import pytest
 import tokenizers
 
 import dsindex
-from dsindex.cli.main import main
-from dsindex.commands.pack import choose_token_bytes, run_pack
+from dsindex.commands.pack import choose_token_bytes
 from dsindex.datasets.documents import permute
-from dsindex.errors import TokenizerError
+from dsindex.errors import OutputError, TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.formats.provenance import count_rows, provenance_path, read_rows
 from dsindex.options.pack import PackConfig
-from dsindex.runtime.progress import Reporter
 from dsindex.store.read import digest_file
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import MODALITIES, OWN
@@ -57,15 +55,7 @@ def golden_texts():
 # The command line.
 
 
-def said(capsys, *arguments):
-    code = main(["pack", *map(str, arguments)])
-    shown = capsys.readouterr()
-    return code, shown.out + shown.err
-
-
-INPUT = ("--input", OWN.docs)
-
-TOKENIZER = ("--tokenizer-model", OWN.plain_tokenizer)
+TEXT = ("pack", "--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer))
 
 
 WAYS = [
@@ -73,31 +63,19 @@ WAYS = [
     {"executor": "local", "shard_size": "64KiB", "engine": "tokenizers"},
     {"executor": "local", "shard_size": "64MiB", "engine": "gigatoken", "jq_pattern": '.["text"]'},
     {"executor": "processes", "shard_size": "64KiB", "engine": "tokenizers", "jq_pattern": ".text | ."},
+    pytest.param({"executor": "ray", "shard_size": "64KiB", "jq_pattern": "[.text] | first"}, marks=pytest.mark.ray),
 ]
 
-RAY_WAY = {"executor": "ray", "shard_size": "64KiB", "engine": "gigatoken", "jq_pattern": "[.text] | first"}
 
-
-def pack_nonempty(way, folder, reporter):
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("way", WAYS, ids=str, indirect=True)
+def test_pack_equals_modalities(way, tmp_path):
     config = PackConfig(
         input=(str(MODALITIES / "nonempty.jsonl"),), tokenizer_model=str(MODALITIES / "gpt2"),
-        eod_token="<|endoftext|>", output=str(folder / "x.pbin"), workers=2, **way,
+        eod_token="<|endoftext|>", output=str(tmp_path / "x.pbin"), workers=2, **way,
     )  # fmt: skip
-    run_pack(config, reporter=reporter)
-    return (folder / "x.pbin").read_bytes()
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_pack_equals_modalities(way, tmp_path):
-    assert pack_nonempty(way, tmp_path, Reporter()) == (MODALITIES / "nonempty.pbin").read_bytes()
-
-
-@pytest.mark.quick(1)
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-def test_pack_on_ray_equals_modalities(tmp_path):
-    assert pack_nonempty(RAY_WAY, tmp_path, Reporter()) == (MODALITIES / "nonempty.pbin").read_bytes()
+    run_config(config)
+    assert (tmp_path / "x.pbin").read_bytes() == (MODALITIES / "nonempty.pbin").read_bytes()
 
 
 @pytest.mark.quick(3)
@@ -142,6 +120,8 @@ def test_shuffled_documents_are_those_of_pack_and_then_convert(version, make_pac
     rows = [read_rows(provenance_path(str(path.with_suffix(""))), 0, count) for path in (packed, shuffled)]
     order = permute(np.arange(count), count, 2**63 - 1)
     assert all(np.array_equal(column[order], own) for column, own in zip(*rows, strict=True))
+    with pytest.raises(OutputError, match=r"packed\.manifest\.json: this is another dataset with the same name"):
+        dsindex.convert(packed, tmp_path / "out" / "packed", shuffle_documents=1)
     assert len(os.listdir(tmp_path / "out")) == 6 + 2  # and the files of progress
 
 
@@ -155,38 +135,35 @@ def test_added_token_that_does_not_fit_is_refused_by_name(make_pack, tmp_path):
 
 
 REFUSED = {
-    "no output": ((*INPUT, *TOKENIZER), 2, "error: --output is required\n"),
-    "output of another kind": ((*INPUT, *TOKENIZER, "--output", "x.bin"), 2,
-     "--output: 'x.bin' is not the name of a .pbin file"),
-    "jq that sees the clock": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".text + (now | tostring)"),
+    "no output": (TEXT, 2, "error: --output is required\n"),
+    "output of another kind": ((*TEXT, "--output", "x.bin"), 2, "--output: 'x.bin' is not the name of a .pbin file"),
+    "jq that sees the clock": ((*TEXT, "--output", "x.pbin", "--jq-pattern", ".text + (now | tostring)"),
      1, "'now' is not allowed, since output must depend on the record alone"),
-    "merge with text": (("--merge", "a.pbin", "--output", "b.pbin", *INPUT), 2, "there is no option 'input'"),
+    "merge with text": ((*TEXT[:3], "--merge", "a.pbin", "--output", "b.pbin"), 2, "there is no option 'input'"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), REFUSED.values(), ids=REFUSED)
-def test_wrong_options_are_named(arguments, code, message, tmp_path, monkeypatch, capsys):
+def test_wrong_options_are_named(arguments, code, message, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
-    got, shown = said(capsys, *arguments)
-    assert got == code
+    shown = cli(arguments, code).err
     assert message in shown
     assert "Traceback" not in shown
     assert os.listdir(tmp_path) == []
 
 
-def test_command_packs_and_merges(tmp_path, capsys):
-    one = tmp_path / "one.pbin"
-    code, shown = said(capsys, *INPUT, *TOKENIZER, "--output", one, "--executor", "local")
-    assert code == 0
-    assert f"{one}: {len(golden_texts()) - 2} documents" in shown
+def test_command_packs_and_merges(tmp_path, monkeypatch, cli):
+    monkeypatch.chdir(tmp_path)
+    words = [*TEXT, "--output", "one.pbin", "--executor", "local"]
+    shown = cli(words).out
+    assert f"one.pbin: {len(golden_texts()) - 2} documents" in shown
     assert "2 texts without tokens\n" in shown
-    assert "already complete" in said(capsys, *INPUT, *TOKENIZER, "--output", one, "--executor", "local")[1]
+    assert "already complete" in cli(words).out
     write_pbin(tmp_path / "two.pbin", [[7, 8]], version="spec", token_bytes=4)
-    code, shown = said(capsys, "--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin")
-    assert (code, "files of different vocabularies" in shown) == (1, True)
+    merge = ["pack", "--merge", "one.pbin", "two.pbin", "--output", "both.pbin"]
+    assert "files of different vocabularies" in cli(merge, 1).err
     write_pbin(tmp_path / "two.pbin", [[7, 8]], version="2024-01-30", token_bytes=2)
-    merged = ("--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin")
-    assert said(capsys, *merged)[0] == 0
+    cli(merge)
     texts = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), version="current", token_bytes=2)
     tokens = np.frombuffer(texts, "<u2", int.from_bytes(texts[:8], "little") // 2, 12)
     both = (tmp_path / "both.pbin").read_bytes()
