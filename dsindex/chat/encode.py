@@ -283,9 +283,9 @@ class InstructionEncoder:
             sources: Either all MarkedText or all lists of segments.
         """
         try:
-            texts = [source for source in sources if isinstance(source, MarkedText)]
-            segments = [source for source in sources if isinstance(source, list)]
-            return [*self._tokenize_texts(texts), *self._tokenize_segments(segments)]
+            if self._template is None:
+                return self._tokenize_segments([source for source in sources if isinstance(source, list)])
+            return self._tokenize_texts([source for source in sources if isinstance(source, MarkedText)])
         except UnencodableError as error:
             if len(sources) == 1:
                 return [RecordProblem("not-encodable", next(iter(error.reasons.values())))]
@@ -425,8 +425,8 @@ class _Chat:
             if not has_content(message, texts["content"]):
                 notes.add("content")
             if len(message) > 2:
-                notes.update(name for name, is_written in _WRITTEN.items() if not is_written(message, texts[name]))
-                notes.update(key for key in self._encoder.unread_keys if message.get(key))
+                notes.update(name for name in _WRITTEN.keys() & message if not _WRITTEN[name](message, texts[name]))
+                notes.update(key for key in self._encoder.unread_keys & message.keys() if message[key])
         for name in _DATA.keys() & variables:
             if not _DATA[name](variables[name], texts[name]):
                 notes.add(name)
@@ -470,7 +470,7 @@ _DATA: dict[str, Callable[[Any, SearchedText], bool]] = {"tools": _has_names, "d
 """Variable of a record -> function that tells whether a text contains its value."""
 _WRITTEN: dict[str, Callable[[Mapping[str, Any], SearchedText], bool]] = {
     REASONING_KEYS[0]: lambda message, text: all(message.get(key, "").strip() in text for key in REASONING_KEYS),
-    "tool_calls": lambda message, text: _has_names(message.get("tool_calls", ()), text),
+    "tool_calls": lambda message, text: _has_names(message["tool_calls"], text),
 }
 """Note about a message -> function that tells whether a text contains the message's reasoning or calls."""
 

@@ -181,7 +181,7 @@ class ChatTemplate:
         for change_content, change_calls in product((None, _as_text, _as_parts), (None, _other_arguments)):
             # Copy each message: positions are looked up by id(message), and a caller may pass the same object twice.
             changes = [pair for pair in (("content", change_content), ("tool_calls", change_calls)) if pair[1]]
-            fitting = [_change(message, changes) for message in messages]
+            fitting = [_change(message, changes) if changes else dict(message) for message in messages]
             if fitting in tried:
                 continue
             tried.append(fitting)
