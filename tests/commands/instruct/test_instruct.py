@@ -216,12 +216,11 @@ def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer, sai
     ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
     ("message_construction: [role", [], 1, "not valid YAML"),
 ])  # fmt: skip
-def test_wrong_options_are_said_in_one_sentence(tmp_path, capsys, text, options, code, message):
+def test_wrong_options_are_said_in_one_sentence(tmp_path, cli, text, options, code, message):
     (tmp_path / "chat.yaml").write_text(text)
     given = ["--input", str(CONVERSATIONS), "--tokenizer-model", str(OWN.plain_tokenizer)]
     command = ["instruct", str(tmp_path / "chat.yaml"), *given, "--output-prefix", str(tmp_path / "out" / "x")]
-    assert main([*command, *options, "--executor", "local"]) == code
-    assert message in capsys.readouterr().err
+    assert message in cli([*command, *options, "--executor", "local"], code).err
     assert not (tmp_path / "out").exists()
 
 
