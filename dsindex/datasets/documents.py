@@ -156,6 +156,13 @@ def permute(numbers: NDArray[np.integer[Any]], count: int, seed: int, *, inverse
     return images.astype(np.int64)
 
 
+def shuffled(items: NDArray[Any], seed: int) -> Iterator[NDArray[Any]]:
+    """Yield an item for each document in the random order, a block at a time, copied."""
+    for begin in range(0, len(items), BLOCK_DOCUMENTS):
+        numbers = np.arange(begin, min(begin + BLOCK_DOCUMENTS, len(items)))
+        yield items[permute(numbers, len(items), seed)]
+
+
 def splitmix64(words: NDArray[np.uint64], seed: int = 0, number: int = 0) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each word; every round `number` has a different hash function."""
     with np.errstate(over="ignore"):

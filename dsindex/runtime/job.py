@@ -437,7 +437,8 @@ def _take_over(job: Job) -> None:
     if began is None:
         return
     settings, inputs = compare_plans(began.plan, job.plan)
-    if journal.has_work and began.output_prefix != prefix and (settings or inputs):
+    is_shared = job.config.work_dir is not None  # a default folder has moved with its output
+    if is_shared and journal.has_work and began.output_prefix != prefix and (settings or inputs):
         raise PlanError(
             f"{job.work_dir}: this work folder belongs to another build, of {began.output_prefix}",
             hint="choose another --work-dir, or remove this folder to give that build up",

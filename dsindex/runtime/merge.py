@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 import numpy as np
 import xxhash
 
-from dsindex.datasets.documents import Documents, ShuffledDocuments, permute
+from dsindex.datasets.documents import Documents, ShuffledDocuments, shuffled
 from dsindex.errors import InputError
 from dsindex.formats.dtypes import starts_of
 from dsindex.formats.mmididx import LENGTH, SECTIONS, IndexBuilder, check_index, read_index
-from dsindex.formats.provenance import PROVENANCE_SUFFIX, ROW, ROWS_PER_GROUP, write_provenance
+from dsindex.formats.provenance import PROVENANCE_SUFFIX, ROW, write_provenance
 from dsindex.formats.quarantine import QUARANTINE_SUFFIX, write_quarantine
 from dsindex.runtime.tasks import Damaged
 from dsindex.runtime.tokenize import BLOCK_BYTES
@@ -145,8 +145,8 @@ def merge_shuffled(files: Sequence[SourceFile], path: str, segments: Sequence[Se
         open_output(path, size_bytes=sum(file.size_bytes for file in files)) as out,
     ):
         documents = Documents.between(path, np.frombuffer(spool, dtype), bounds)
-        shuffled = ShuffledDocuments([documents], seed).tokens(0, documents.num_documents)
-        pieces = (piece.view(np.uint8).data for piece in shuffled)
+        copies = ShuffledDocuments([documents], seed).tokens(0, documents.num_documents)
+        pieces = (piece.view(np.uint8).data for piece in copies)
         for chunk in chain(_read_whole([head]), pieces, _read_whole([index])):
             out.write(chunk)
     return out.as_stored("pbin")
@@ -296,16 +296,12 @@ def make_provenance(segments: Sequence[Segment], path: str, seed: int | None) ->
             rows["line"] += segment.line
             yield rows
 
-    def read_shuffled(rows: NDArray[np.void], seed: int) -> Iterator[NDArray[np.void]]:
-        for begin in range(0, len(rows), ROWS_PER_GROUP):
-            yield rows[permute(np.arange(begin, min(begin + ROWS_PER_GROUP, len(rows))), len(rows), seed)]
-
     with open_output(path) as file:
         if seed is None:
             write_provenance(file, read())
         else:
             with _spooled((rows.view(np.uint8).data for rows in read()), path) as spool:
-                write_provenance(file, read_shuffled(np.frombuffer(spool, ROW), seed))
+                write_provenance(file, shuffled(np.frombuffer(spool, ROW), seed))
     return file.as_stored(PROVENANCE_SUFFIX)
 
 

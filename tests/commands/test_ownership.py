@@ -1,6 +1,7 @@
 """What stands where an output or a work folder goes: refused unless it is this plan's, replaced with --replace."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -92,3 +93,19 @@ def test_two_builds_to_one_output_do_not_meet(build_text, monkeypatch):
     assert not Path("other").exists()
     [text] = [json.loads(Path("out/x_text_document.manifest.json").read_text())["content"]["inputs"][0]["path"]]
     assert text == "a.jsonl"
+
+
+def test_old_files_are_withdrawn_before_the_first_new_one_appears(monkeypatch):
+    Path("bad.jsonl").write_bytes(b"not JSON\n" + LINES[0])
+    assert build("bad.jsonl", options=["--on-bad-record", "quarantine"]) == 0
+    assert Path("out/x_text_document.quarantine.jsonl.zst").exists()
+    names = ("bin", "provenance.parquet", "quarantine.jsonl.zst", "idx", "manifest.json")
+    seen = {}
+
+    def replace(source, target, real=os.replace):
+        seen[tuple(name for name in names if Path(f"out/x_text_document.{name}").exists())] = True
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    assert build("a.jsonl", options=["--replace", "--no-provenance"]) == 0
+    assert list(seen) == [names, names[:1], ("bin", "idx"), ("bin", "idx", "manifest.json")]
