@@ -95,9 +95,9 @@ def test_two_builds_to_one_output_do_not_meet(build_text, monkeypatch):
     assert text == "a.jsonl"
 
 
-def test_old_files_are_withdrawn_before_the_first_new_one_appears(monkeypatch):
+def test_old_files_are_withdrawn_before_the_first_new_one_appears(build_text, monkeypatch):
     Path("bad.jsonl").write_bytes(b"not JSON\n" + LINES[0])
-    assert build("bad.jsonl", options=["--on-bad-record", "quarantine"]) == 0
+    build_text("bad", options=["--on-bad-record", "quarantine"])
     assert Path("out/x_text_document.quarantine.jsonl.zst").exists()
     names = ("bin", "provenance.parquet", "quarantine.jsonl.zst", "idx", "manifest.json")
     seen = {}
@@ -107,5 +107,5 @@ def test_old_files_are_withdrawn_before_the_first_new_one_appears(monkeypatch):
         real(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    assert build("a.jsonl", options=["--replace", "--no-provenance"]) == 0
+    build_text("a", options=["--replace", "--no-provenance"])
     assert list(seen) == [names, names[:1], ("bin", "idx"), ("bin", "idx", "manifest.json")]
