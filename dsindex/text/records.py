@@ -2,7 +2,7 @@
 
 `Selection.read_line`, and so `json.loads`, defines what a record is. msgspec reads whole blocks several times as fast,
 and is stricter: it refuses NaN, infinities, lone surrogates and everything that is not JSON. A block that it refuses is
-decoded line by line, and a line that it refuses is read by `json.loads`. msgspec is laxer in two ways, which are
+decoded in parts, and a line that it refuses is read by `json.loads`. msgspec is laxer in two ways, which are
 checked for each block: it allows a newline inside a record, and text that is not UTF-8 in values that no key reads.
 Such values may also nest somewhat deeper than in `json.loads`. Both take the last one of duplicate keys.
 """
@@ -36,10 +36,13 @@ if TYPE_CHECKING:
     from dsindex.text.streams import LineBlock
 
 Indices: TypeAlias = "NDArray[np.int64]"
-Decoder: TypeAlias = "Callable[[memoryview[int], int], tuple[NDArray[np.bool_], list[list[Any]]] | None]"
-"""Decodes lines, given their number; returns which are kept, and the values of each key in these; or None if
-`Selection.read_line` must judge a line."""
+Decoded: TypeAlias = "tuple[NDArray[np.bool_], list[list[Any]]]"
+"""Which lines are kept, and the values of each key in these."""
+Decoder: TypeAlias = "Callable[[memoryview[int], int], Decoded | None]"
+"""Decodes lines, given their number; returns None if `Selection.read_line` must judge one of them."""
 
+_SPLIT = 16
+"""Number of parts in which lines are decoded if they cannot be decoded together."""
 DEFAULT_BLOCK_BYTES = 2 << 20
 """Bytes of text parsed at a time: few enough that gigatoken uses one thread for a block; 1 MiB is slower."""
 
@@ -47,12 +50,16 @@ DEFAULT_BLOCK_BYTES = 2 << 20
 def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlock:
     """Return the records of a block that a selection keeps, and the bad records."""
     by_key = selection.alternatives if selection.vocabulary_size is None else None
+    if by_key is None:
+        return _parse_lines(block, None, selection, limit)
     folder_values = tuple(selection.folder_values.items())
-    decoder = None
-    if by_key is not None:
-        decoder = _open_decoder(by_key, selection.takes_lists, selection.condition, folder_values)
-    parsed = decoder and _decode_block(block, decoder, selection, limit)
-    return parsed or _parse_lines(block, decoder, selection, limit)
+    decoder = _open_decoder(by_key, selection.takes_lists, selection.condition, folder_values)
+    numbers = np.flatnonzero(block.sizes)  # empty lines are blank
+    found = _decode_lines(block, decoder, numbers) if len(numbers) and block.sizes.max() <= limit else None
+    if found is None:
+        return _parse_lines(block, decoder, selection, limit)
+    kept, values = found
+    return _records(block, numbers[kept], np.flatnonzero(block.sizes == 0), selection.build_columns(values))
 
 
 def _records(
@@ -101,7 +108,7 @@ def _open_decoder(
     compared = {path: name_fields(path, Any) for path in (() if condition is None else condition.paths)}
     decoder = msgspec.json.Decoder(_struct(tree, dict(folder_values)), float_hook=read_decimal)
 
-    def decode(lines: memoryview[int], num_lines: int) -> tuple[NDArray[np.bool_], list[list[Any]]] | None:
+    def decode(lines: memoryview[int], num_lines: int) -> Decoded | None:
         whole = pa.py_buffer(np.array([0, len(lines)], np.int64))
         kept = np.ones(num_lines, np.bool_)
         try:  # check UTF-8 as one large string, in a fraction of the time of bytes.decode
@@ -140,42 +147,44 @@ def _struct(tree: dict[str, Any], defaults: Mapping[str, object]) -> Any:  # noq
     return msgspec.defstruct("Record", fields, gc=False, kw_only=True)
 
 
-def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limit: int) -> RecordBlock | None:
-    """Parse a block at once; return None if it must be parsed line by line."""
-    numbers = np.flatnonzero(block.sizes)  # empty lines are blank
-    if not len(numbers) or block.sizes.max() > limit:
-        return None
+def _decode_lines(block: LineBlock, decoder: Decoder, numbers: Indices) -> Decoded | None:
+    """Decode lines that are not empty; return None if `Selection.read_line` must judge one of them."""
+    if len(numbers) == 1:
+        return decoder(memoryview(block.text(int(numbers[0]))), 1)
     # Each line must begin with { and end with }. If there are also as many records as lines, each line is one record.
     octets = np.frombuffer(block.data, np.uint8)
     starts, lasts = block.starts[numbers], block.ends[numbers] - 1
     lasts -= octets[lasts] == ord("\r")
     if (octets[starts] != ord("{")).any() or (octets[lasts] != ord("}")).any():
         return None
-    decoded = decoder(memoryview(block.data)[int(starts[0]) :], len(numbers))
-    if decoded is None:
-        return None
-    kept, values = decoded
-    return _records(block, numbers[kept], np.flatnonzero(block.sizes == 0), selection.build_columns(values))
+    return decoder(memoryview(block.data)[int(starts[0]) : int(block.ends[numbers[-1]])], len(numbers))
 
 
 def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection, limit: int) -> RecordBlock:
-    """Parse a block line by line; the result is the reference for `_decode_block`."""
+    """Parse a block with lines that must be judged one by one; smaller and smaller parts are decoded to find these."""
     judgements: dict[int, Judgement] = {}
     blank: list[int] = []
+    numbers_left: list[int] = []
     unread: dict[int, bytes] = {}
     for number, size in enumerate(block.sizes.tolist()):
-        line = block.text(number)
         if size > limit:
             judgements[number] = describe_long_line(size, limit)
-        elif not line.strip(JSON_WHITESPACE):
-            blank.append(number)
-        elif decoder and (found := decoder(memoryview(line), 1)):
-            [is_kept], values_found = found
-            judgements[number] = [value for [value] in values_found] if is_kept else None
         else:
-            unread[number] = line
+            (numbers_left if block.text(number).strip(JSON_WHITESPACE) else blank).append(number)
+    pending = [np.array(numbers_left, np.int64)] if numbers_left else []
+    while pending:
+        numbers = pending.pop()
+        found = None if decoder is None else _decode_lines(block, decoder, numbers)
+        if found is not None:
+            kept, columns = found
+            judgements.update(dict.fromkeys(numbers.tolist()))
+            judgements.update(zip(numbers[kept].tolist(), map(list, zip(*columns, strict=True)), strict=True))
+        elif decoder is None or len(numbers) == 1:
+            unread |= {number: block.text(number) for number in numbers.tolist()}
+        else:
+            pending += filter(len, np.array_split(numbers, _SPLIT))
     judgements |= zip(unread, selection.read_lines(list(unread.values())), strict=True)
-    kept: list[int] = []
+    kept_numbers: list[int] = []
     values: list[Values] = []
     bad: list[BadRecord] = []
     for number, judgement in sorted(judgements.items(), key=operator.itemgetter(0)):
@@ -184,7 +193,7 @@ def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection
             kept_bytes = cut_large(block.line(number), limit)
             bad.append(BadRecord(part=part, offset=offset, line=line_number, line_bytes=kept_bytes, reason=judgement))
         elif judgement is not None:
-            kept.append(number)
+            kept_numbers.append(number)
             values.append(judgement)
-    columns = selection.build_columns([value[key] for value in values] for key in range(len(selection.keys)))
-    return _records(block, np.array(kept, np.int64), np.array(blank, np.int64), columns, bad)
+    built = selection.build_columns([value[key] for value in values] for key in range(len(selection.keys)))
+    return _records(block, np.array(kept_numbers, np.int64), np.array(blank, np.int64), built, bad)
