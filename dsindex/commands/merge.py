@@ -70,7 +70,9 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 output.append(segment)
             [files] = Assembly(job).complete()
             for file in inputs:
-                if input_status(file.path) != file:
+                with reading(file.path):
+                    now = input_status(file.path)
+                if now != file:
                     hint = "rerun the command, and change no input until it ends"
                     raise InputError(f"{file.path}: changed while it was merged", hint=hint)
             shared = _shared_tokenizer(prefixes, segments)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dsindex.formats.pickled_pairs import raw_index_path, write_pairs
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.publish import new_files
+from dsindex.store.errors import reading
 from dsindex.store.read import input_status
 from dsindex.store.urls import absolute
 from dsindex.text.streams import find_lines
@@ -43,8 +44,9 @@ def create_raw_index(path: str, index_path: str | None = None, *, drop_faulty_en
         OutputError: If `index_path` exists with other content, or cannot be written.
     """
     target = raw_index_path(path) if index_path is None else index_path
+    with reading(path):
+        plan = make_plan({"raw-index": drop_faulty_entries}, [input_status(absolute(path))])
     pairs, faulty = find_lines(path, drop_faulty_entries=drop_faulty_entries)
-    plan = make_plan({"raw-index": drop_faulty_entries}, [input_status(absolute(path))])
     with new_files(target, [target], plan) as files, files.open(target) as file:
         write_pairs(file, pairs)
     return RawIndexAccount(

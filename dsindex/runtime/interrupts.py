@@ -3,8 +3,9 @@
 A clean stop starts no new work, abandons running calls (threads finish their current shard), releases the lock and
 prints what is kept. A stop at once is equally safe: no result depends on how a driver ends.
 
-During an import or a finalizer of `multiprocessing`, the first signal is delayed: a native library panics if an
-exception interrupts its import, and Python prints an exception of a finalizer and drops it.
+During an import, a finalizer of `multiprocessing` or numpy's `NumpyVersion`, the first signal is delayed: a native
+library panics if an exception interrupts its import or its look at numpy's version, and Python prints an exception of a
+finalizer and drops it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.05
 """Interval at which a delayed signal is delivered again."""
 
-_NOT_INTERRUPTED = re.compile(r"^<frozen importlib|/multiprocessing/util\.py$")
+_NOT_INTERRUPTED = re.compile(r"^<frozen importlib|/multiprocessing/util\.py$|/numpy/lib/_version\.py$")
 """Files whose code ends before a signal stops the command."""
 
 

@@ -9,6 +9,7 @@ import time
 from multiprocessing.util import Finalize
 from threading import Lock
 
+import numpy as np
 import pytest
 
 from dsindex.runtime.interrupts import StoppedError, raise_missed_stop, stop_on_signals
@@ -86,6 +87,25 @@ def test_a_signal_during_a_finalizer_stops_the_command_once_it_has_ended(capfd):
     with pytest.raises(StoppedError, match="terminated"), stop_on_signals():
         finalize_and_wait()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_signal_while_a_native_library_looks_at_numpys_version_waits_for_its_end():
+    class Version(str):
+        __slots__ = ()
+
+        def __len__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().__len__()
+
+    ended = []
+
+    def look_and_wait():
+        ended.append(np.lib.NumpyVersion(Version("2.0.0")))
+        time.sleep(60)
+
+    with pytest.raises(StoppedError, match="terminated"), stop_on_signals():
+        look_and_wait()
+    assert ended == ["2.0.0"]
 
 
 def wait_in_compiled_code():

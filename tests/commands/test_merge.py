@@ -9,9 +9,10 @@ import pytest
 
 import dsindex
 from dsindex.datasets import IndexedDataset
-from dsindex.errors import FormatError, OutputError, PlanError
+from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from dsindex.formats.manifest import read_manifest
 from dsindex.options.datasets import MergeConfig
+from dsindex.runtime.assembly import Assembly
 from tests.support.golden import GOLDEN_SETS, OWN
 from tests.support.jobs import run_config
 from tests.support.published import published
@@ -31,6 +32,15 @@ def test_merge_equals_megatron(golden, executor, tmp_path):
         got = (tmp_path / f"m.{suffix}").read_bytes()
         assert got == golden.merged.with_name(f"merged.{suffix}").read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["m.bin", "m.idx", "m.manifest.json", "m.progress.json"]
+
+
+def test_an_input_that_vanishes_during_a_merge_is_no_internal_error(tmp_path, monkeypatch):
+    for suffix in ("bin", "idx"):
+        shutil.copy(f"{OWN.merge_inputs[0]}.{suffix}", tmp_path / f"a.{suffix}")
+    complete = Assembly.complete
+    monkeypatch.setattr(Assembly, "complete", lambda self: (complete(self), (tmp_path / "a.bin").unlink())[0])
+    with pytest.raises(InputError, match=r"a\.bin: cannot be read \(No such file or directory\)"):
+        run_config(merge_into(tmp_path / "m", [str(tmp_path / "a")]))
 
 
 def test_merge_again_is_already_complete_and_other_inputs_are_refused(tmp_path):

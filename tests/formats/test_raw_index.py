@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dsindex.commands.raw_index import create_raw_index
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats.pickled_pairs import read_raw_index
-from dsindex.text.streams import is_json
+from dsindex.text.streams import find_lines, is_json
 from tests.support.golden import MODALITIES
 from tests.text.nasty_lines import NASTY
 
@@ -88,6 +88,16 @@ def test_the_first_faulty_line_is_an_error_and_nothing_is_left(tmp_path, monkeyp
 def test_a_file_whose_lines_would_all_be_dropped_is_refused(tmp_path, data, message):
     with pytest.raises(InputError, match=message):
         index_of(tmp_path, data, drop=True)
+
+
+def test_a_file_that_vanishes_after_its_last_line_has_an_index(tmp_path, monkeypatch):
+    def find(path, **options):
+        found = find_lines(path, **options)
+        os.unlink(path)
+        return found
+
+    monkeypatch.setattr("dsindex.commands.raw_index.find_lines", find)
+    assert index_of(tmp_path, b"{}\n") == pickle.dumps([(0, 2)], protocol=4)
 
 
 @pytest.mark.parametrize("content", [b"MMIDIDX\0\0", pickle.dumps([(0, 1)], protocol=4), b"{}\n"])
