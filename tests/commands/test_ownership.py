@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dsindex.runtime.shards import Shards
 from dsindex.runtime.work_folder import MARKER_FILE
 from tests.support.golden import OWN
 
@@ -109,3 +110,35 @@ def test_old_files_are_withdrawn_before_the_first_new_one_appears(build_text, mo
     monkeypatch.setattr(os, "replace", replace)
     build_text("a", options=["--replace", "--no-provenance"])
     assert list(seen) == [names, names[:1], ("bin", "idx"), ("bin", "idx", "manifest.json")]
+
+
+def test_publishing_that_was_stopped_before_its_last_file_continues_without_work(build_text, monkeypatch):
+    build_text("b")
+
+    def stop(source, target, real=os.replace):
+        if str(target).endswith(".manifest.json"):
+            raise KeyboardInterrupt
+        real(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", stop)
+        build_text("a", options=["--replace"], code=130)
+    published = contents("out")
+    assert "already complete" in build_text("a").out
+    names = [f"out/x_text_document.{suffix}" for suffix in ("bin", "idx", "provenance.parquet", "manifest.json")]
+    assert {name: data for name, data in contents("out").items() if name in names[:3]}.items() <= published.items()
+    assert Path(names[3]).exists()
+
+
+def test_driver_that_lost_its_lock_publishes_nothing(build_text, monkeypatch):
+    complete = Shards.complete
+
+    def lose(shards):
+        Path("out/x_text_document.dsindex-lock").unlink()
+        return complete(shards)
+
+    monkeypatch.setattr(Shards, "complete", lose)
+    shown = build_text("a", code=1).err
+    assert "the lock of the output" in shown
+    assert "another driver may have begun\nhint: run the same command again" in shown
+    assert not list(Path("out").glob("*.manifest.json"))
