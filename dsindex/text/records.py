@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from functools import partial
-from itertools import compress
+from itertools import chain, compress, starmap
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.text.blocks import Column
     from dsindex.text.conditions import Condition
     from dsindex.text.fields import Path
-    from dsindex.text.selection import Judgement, Selection, Values
+    from dsindex.text.selection import Selection
     from dsindex.text.streams import LineBlock
 
 Indices: TypeAlias = "NDArray[np.int64]"
@@ -49,36 +48,43 @@ DEFAULT_BLOCK_BYTES = 2 << 20
 
 def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlock:
     """Return the records of a block that a selection keeps, and the bad records."""
-    by_key = selection.alternatives if selection.vocabulary_size is None else None
-    if by_key is None:
-        return _parse_lines(block, None, selection, limit)
-    folder_values = tuple(selection.folder_values.items())
-    decoder = _open_decoder(by_key, selection.takes_lists, selection.condition, folder_values)
-    numbers = np.flatnonzero(block.sizes)  # empty lines are blank
-    found = _decode_lines(block, decoder, numbers) if len(numbers) and block.sizes.max() <= limit else None
-    if found is None:
-        return _parse_lines(block, decoder, selection, limit)
-    kept, values = found
-    return _records(block, numbers[kept], np.flatnonzero(block.sizes == 0), selection.build_columns(values))
-
-
-def _records(
-    block: LineBlock, records: Indices, blank: Indices, columns: dict[str, Column], bad: Sequence[BadRecord] = ()
-) -> RecordBlock:
-    """Return a block's records, given the numbers of the lines that are records, and of the blank lines."""
+    decoder = None
+    if selection.vocabulary_size is None and (by_key := selection.alternatives) is not None:
+        folder_values = tuple(selection.folder_values.items())
+        decoder = _open_decoder(by_key, selection.takes_lists, selection.condition, folder_values)
+    decoded, left = _decode_parts(block, decoder, np.flatnonzero((block.sizes > 0) & (block.sizes <= limit)))
+    unread = {number: line for number in left if (line := block.text(number)).strip(JSON_WHITESPACE)}
+    blank = np.union1d(np.flatnonzero(block.sizes == 0), [number for number in left if number not in unread])
+    long = np.flatnonzero(block.sizes > limit).tolist()
+    reasons = {number: describe_long_line(int(block.sizes[number]), limit) for number in long}
+    judgements = dict(zip(unread, selection.read_lines(list(unread.values())), strict=True))
+    reasons |= {number: reason for number, reason in judgements.items() if isinstance(reason, str)}
+    read = {number: values for number, values in judgements.items() if isinstance(values, list)}
+    if read:
+        decoded.append((np.array([*read]), list(map(list, zip(*read.values(), strict=True)))))
+    records = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in decoded)])
+    columns = (list(chain.from_iterable(values[key] for _, values in decoded)) for key in range(len(selection.keys)))
+    if len(decoded) > 1:
+        order = np.argsort(records)
+        records, columns = records[order], (list(map(column.__getitem__, order.tolist())) for column in columns)
 
     def read_line(part: int, line: int) -> bytes:
         [number] = np.flatnonzero((block.parts == part) & (block.lines == line))
         return block.line(int(number))
 
+    def describe_bad(number: int, reason: str) -> BadRecord:
+        part, line, offset = (int(each[number]) for each in (block.parts, block.lines, block.offsets))
+        kept_bytes = cut_large(block.line(number), limit)
+        return BadRecord(part=part, offset=offset, line=line, line_bytes=kept_bytes, reason=reason)
+
     return RecordBlock(
         num_lines=block.num_lines,
-        blank=block.parts[blank],
+        blank=block.parts[blank.astype(np.int64)],
         offsets=block.offsets[records],
         lines=block.lines[records],
         parts=block.parts[records],
-        columns=columns,
-        bad=tuple(bad),
+        columns=selection.build_columns(columns),
+        bad=tuple(starmap(describe_bad, sorted(reasons.items()))),
         text_bytes=block.text_bytes,
         read_line=read_line,
     )
@@ -160,40 +166,24 @@ def _decode_lines(block: LineBlock, decoder: Decoder, numbers: Indices) -> Decod
     return decoder(memoryview(block.data)[int(starts[0]) : int(block.ends[numbers[-1]])], len(numbers))
 
 
-def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection, limit: int) -> RecordBlock:
-    """Parse a block with lines that must be judged one by one; smaller and smaller parts are decoded to find these."""
-    judgements: dict[int, Judgement] = {}
-    blank: list[int] = []
-    numbers_left: list[int] = []
-    unread: dict[int, bytes] = {}
-    for number, size in enumerate(block.sizes.tolist()):
-        if size > limit:
-            judgements[number] = describe_long_line(size, limit)
-        else:
-            (numbers_left if block.text(number).strip(JSON_WHITESPACE) else blank).append(number)
-    pending = [np.array(numbers_left, np.int64)] if numbers_left else []
+def _decode_parts(
+    block: LineBlock, decoder: Decoder | None, numbers: Indices
+) -> tuple[list[tuple[Indices, list[list[Any]]]], list[int]]:
+    """Decode lines together, or in smaller and smaller parts.
+
+    Returns:
+        The kept lines of each part and their values by key, and the lines that `Selection.read_line` must judge.
+    """
+    decoded: list[tuple[Indices, list[list[Any]]]] = []
+    left: list[int] = []
+    pending = [numbers]
     while pending:
         numbers = pending.pop()
-        found = None if decoder is None else _decode_lines(block, decoder, numbers)
+        found = None if decoder is None or not len(numbers) else _decode_lines(block, decoder, numbers)
         if found is not None:
-            kept, columns = found
-            judgements.update(dict.fromkeys(numbers.tolist()))
-            judgements.update(zip(numbers[kept].tolist(), map(list, zip(*columns, strict=True)), strict=True))
-        elif decoder is None or len(numbers) == 1:
-            unread |= {number: block.text(number) for number in numbers.tolist()}
+            decoded.append((numbers[found[0]], found[1]))
+        elif decoder is None or len(numbers) <= 1:
+            left += numbers.tolist()
         else:
-            pending += filter(len, np.array_split(numbers, _SPLIT))
-    judgements |= zip(unread, selection.read_lines(list(unread.values())), strict=True)
-    kept_numbers: list[int] = []
-    values: list[Values] = []
-    bad: list[BadRecord] = []
-    for number, judgement in sorted(judgements.items(), key=operator.itemgetter(0)):
-        if isinstance(judgement, str):
-            part, line_number, offset = (int(each[number]) for each in (block.parts, block.lines, block.offsets))
-            kept_bytes = cut_large(block.line(number), limit)
-            bad.append(BadRecord(part=part, offset=offset, line=line_number, line_bytes=kept_bytes, reason=judgement))
-        elif judgement is not None:
-            kept_numbers.append(number)
-            values.append(judgement)
-    built = selection.build_columns([value[key] for value in values] for key in range(len(selection.keys)))
-    return _records(block, np.array(kept_numbers, np.int64), np.array(blank, np.int64), built, bad)
+            pending += np.array_split(numbers, _SPLIT)
+    return decoded, sorted(left)
