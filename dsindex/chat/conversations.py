@@ -139,8 +139,12 @@ class ConversationReader:
         """
         conversation = self.read(parse_record(line))
         if _SURROGATE.search(line):
-            for text in strings_in([conversation.variables, conversation.messages]):
-                check_text(text)
+            texts = [*strings_in([conversation.variables, conversation.messages])]
+            try:
+                "".join(texts).encode()  # much faster than one call for each text
+            except UnicodeEncodeError:
+                for text in texts:
+                    check_text(text)
         return conversation
 
     def read(self, record: Mapping[str, Any]) -> Conversation:

@@ -283,9 +283,9 @@ class InstructionEncoder:
             sources: Either all MarkedText or all lists of segments.
         """
         try:
-            texts = [source for source in sources if isinstance(source, MarkedText)]
-            segments = [source for source in sources if isinstance(source, list)]
-            return [*self._tokenize_texts(texts), *self._tokenize_segments(segments)]
+            if self._template is None:
+                return self._tokenize_segments([source for source in sources if isinstance(source, list)])
+            return self._tokenize_texts([source for source in sources if isinstance(source, MarkedText)])
         except UnencodableError as error:
             if len(sources) == 1:
                 return [RecordProblem("not-encodable", next(iter(error.reasons.values())))]
@@ -422,11 +422,14 @@ class _Chat:
         notes = {name for name in variables if name not in _DATA and name not in self._template.names}
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
         for message in self._conversation.messages:
-            for name in _WRITTEN if len(message) > 2 else ("content",):
-                if not _WRITTEN[name](message, texts[name]):
-                    notes.add(name)
-            notes.update(key for key in self._encoder.unread_keys if message.get(key))
-        notes.update(name for name, is_written in _DATA.items() if not is_written(variables, texts[name]))
+            if not has_content(message, texts["content"]):
+                notes.add("content")
+            if len(message) > 2:
+                notes.update(name for name in _WRITTEN.keys() & message if not _WRITTEN[name](message, texts[name]))
+                notes.update(key for key in self._encoder.unread_keys & message.keys() if message[key])
+        for name in _DATA.keys() & variables:
+            if not _DATA[name](variables[name], texts[name]):
+                notes.add(name)
         yield from sorted(notes)
         if _has_quoted_arguments(self._conversation.messages, text):
             yield QUOTED_ARGUMENTS
@@ -456,25 +459,20 @@ def _has_quoted_arguments(messages: Sequence[Message], text: str) -> bool:
     return any(json.dumps(own, ensure_ascii=False) in searched for own in given if isinstance(own, str) and '"' in own)
 
 
-def _has_documents(variables: Mapping[str, Any], text: SearchedText) -> bool:
-    documents = variables.get("documents", ())[:_CHECKED_DOCUMENTS]
-    values = [[own for own in document.values() if isinstance(own, str)] for document in documents]
+def _has_documents(documents: Sequence[Mapping[str, Any]], text: SearchedText) -> bool:
+    values = [[own for own in document.values() if isinstance(own, str)] for document in documents[:_CHECKED_DOCUMENTS]]
     return all(any(own.strip() in text for own in texts) for texts in values)
 
 
 _CHECKED_DOCUMENTS = 100
 """How many documents of a record are searched for in its text: a missing one costs a search of the whole text."""
-_DATA: dict[str, Callable[[Mapping[str, Any], SearchedText], bool]] = {
-    "tools": lambda variables, text: _has_names(variables.get("tools", ()), text),
-    "documents": _has_documents,
-}
-"""Variable of a record -> function that tells whether a text contains its value, if there is one."""
+_DATA: dict[str, Callable[[Any, SearchedText], bool]] = {"tools": _has_names, "documents": _has_documents}
+"""Variable of a record -> function that tells whether a text contains its value."""
 _WRITTEN: dict[str, Callable[[Mapping[str, Any], SearchedText], bool]] = {
-    "content": has_content,
     REASONING_KEYS[0]: lambda message, text: all(message.get(key, "").strip() in text for key in REASONING_KEYS),
-    "tool_calls": lambda message, text: _has_names(message.get("tool_calls", ()), text),
+    "tool_calls": lambda message, text: _has_names(message["tool_calls"], text),
 }
-"""Note about a message -> function that tells whether a text contains the data in question, if there are any."""
+"""Note about a message -> function that tells whether a text contains the message's reasoning or calls."""
 
 
 class _Constructed:

@@ -180,7 +180,8 @@ class ChatTemplate:
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
         for change_content, change_calls in product((None, _as_text, _as_parts), (None, _other_arguments)):
             # Copy each message: positions are looked up by id(message), and a caller may pass the same object twice.
-            fitting = [_change(message, content=change_content, tool_calls=change_calls) for message in messages]
+            changes = [pair for pair in (("content", change_content), ("tool_calls", change_calls)) if pair[1]]
+            fitting = [_change(message, changes) if changes else dict(message) for message in messages]
             if fitting in tried:
                 continue
             tried.append(fitting)
@@ -216,10 +217,9 @@ class ChatTemplate:
             raise RecordProblem("template-failed", f"the chat template {reason}")
 
 
-def _change(message: Mapping[str, Any], **changes: Callable[[Any], Any] | None) -> dict[str, Any]:
-    """Return a copy of a message with functions applied to its values."""
-    changed = {key: change(message[key]) for key, change in changes.items() if change and message.get(key) is not None}
-    return {**message, **changed}
+def _change(message: Mapping[str, Any], changes: Sequence[tuple[str, Callable[[Any], Any]]]) -> dict[str, Any]:
+    """Return a copy of a message with functions applied to the values of some keys."""
+    return {**message, **{key: change(message[key]) for key, change in changes if message.get(key) is not None}}
 
 
 class SearchedText:
@@ -276,7 +276,7 @@ def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Re
     """
     kept, spans, position, limit = [], [], 0, _MAX_VALUE
     begin, message = -1, -1
-    for piece in chain(pieces, [] if has_ends else [f"{_BEGIN}-1"]):
+    for piece in pieces if has_ends else chain(pieces, [f"{_BEGIN}-1"]):
         if _BEGIN <= piece < _AFTER_MARKS:
             if begin >= 0 and has_ends == (piece != _END):
                 break

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.commands.results import JobResult, MadeDataset
-from dsindex.datasets.documents import GATHERED_DOCUMENTS, Documents, ShuffledDocuments, documents_of
+from dsindex.datasets.documents import GATHERED_DOCUMENTS, Documents, ShuffledDocuments, documents_of, shuffled
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.packed import PbinDocuments
 from dsindex.errors import FormatError, LimitError, OutputError
@@ -181,27 +181,27 @@ def shuffle_indexed(prefixes: Sequence[str], output: str, seed: int) -> ConvertR
     for dataset in datasets:
         if dataset.sequence_modes is not None:
             raise FormatError(f"{dataset.prefix}: datasets with sequence modes cannot be shuffled")
-    dtype, shuffled = datasets[0].dtype, ShuffledDocuments(list(map(documents_of, datasets)), seed)
+    dtype, documents = datasets[0].dtype, ShuffledDocuments(list(map(documents_of, datasets)), seed)
     plan = _plan_copy(output, {}, [f"{prefix}.bin" for prefix in prefixes], seed)
     with (
         new_files(output, [f"{output}.bin", f"{output}.idx"], plan) as files,
         contextlib.closing(IndexBuilder(dtype, folder=os.path.dirname(output) or ".")) as builder,
     ):
-        for begin in range(0, shuffled.num_documents, GATHERED_DOCUMENTS):
-            sources = shuffled.sources(begin, min(begin + GATHERED_DOCUMENTS, shuffled.num_documents))
+        for begin in range(0, documents.num_documents, GATHERED_DOCUMENTS):
+            sources = documents.sources(begin, min(begin + GATHERED_DOCUMENTS, documents.num_documents))
             sequences = [
                 datasets[part].sequence_lengths[slice(*datasets[part].document_indices[number : number + 2])]
                 for part, number in sources.tolist()
             ]
             builder.add_documents(np.concatenate(sequences).astype(np.int64), np.array(list(map(len, sequences))))
         with files.open(f"{output}.bin") as bin_file:
-            _copy_tokens(bin_file, shuffled.parts, dtype, seed)
+            _copy_tokens(bin_file, documents.parts, dtype, seed)
         with files.open(f"{output}.idx") as idx_file:
             builder.write(idx_file)
     num_sequences, num_tokens = (
         sum(own) for own in zip(*((len(each), each.num_tokens) for each in datasets), strict=True)
     )
-    return _converted(output, (shuffled.num_documents, num_sequences, num_tokens), dtype)
+    return _converted(output, (documents.num_documents, num_sequences, num_tokens), dtype)
 
 
 def convert_version(path: str, output: str, *, version: PbinVersion, seed: int | None = None) -> ConvertResult:
@@ -258,10 +258,8 @@ def _pbin_documents(path: str, header: PbinHeader) -> Documents:
 
 def _lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:
     """Return the number of tokens of each document, in output order."""
-    if seed is not None:
-        shuffled = ShuffledDocuments(parts, seed)
-        return shuffled.lengths(0, shuffled.num_documents)
-    return np.concatenate([np.empty(0, np.int64), *(own for part in parts for own in part.lengths())])
+    lengths = np.concatenate([np.empty(0, np.int64), *(own for part in parts for own in part.lengths())])
+    return lengths if seed is None else np.concatenate([lengths[:0], *shuffled(lengths, seed)])
 
 
 def _write_pbin(output: str, header: PbinHeader, parts: Sequence[Documents], seed: int | None) -> None:
@@ -285,11 +283,11 @@ def _plan_copy(output: str, settings: dict[str, Any], paths: Sequence[str], seed
 
 def _copy_tokens(file: DigestingWriter, parts: Sequence[Documents], dtype: np.dtype[Any], seed: int | None) -> None:
     """Append tokens, cast to another type, in bounded memory."""
-    shuffled = ShuffledDocuments(parts, seed or 0)
+    documents = ShuffledDocuments(parts, seed or 0)
     in_order = (
         part.tokens[begin : begin + COPY_TOKENS] for part in parts for begin in range(0, len(part.tokens), COPY_TOKENS)
     )
-    for chunk in in_order if seed is None else shuffled.tokens(0, shuffled.num_documents):
+    for chunk in in_order if seed is None else documents.tokens(0, documents.num_documents):
         try:
             cast = cast_tokens(chunk.astype(chunk.dtype.newbyteorder("="), copy=False), dtype.newbyteorder("="))
         except OverflowError as error:

@@ -48,9 +48,11 @@ _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
 """Bytes 1 to 3 of a skippable frame; the first is 0x50 to 0x5f (RFC 8878, 3.1.2)."""
 _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 """After `BZh` and a digit: the first block, or the end of an empty stream."""
-_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""First bytes of a Git LFS pointer, which stands for a file in a clone without Git LFS."""
+PULL_HINT = "run `git lfs pull` in the clone"
 _FOREIGN: tuple[tuple[int, bytes, str], ...] = (
-    (0, _LFS_POINTER, "a Git LFS pointer, left by a clone without Git LFS"),
+    (0, LFS_POINTER, "a Git LFS pointer, left by a clone without Git LFS"),
     (0, b"PK\x03\x04", "a zip archive"),
     (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
     (0, b"Rar!\x1a\x07", "a rar archive"),
@@ -85,16 +87,6 @@ def detect_container(head: bytes) -> Container:
     return "plain"
 
 
-def describe_lfs_pointer(head: bytes) -> str | None:
-    """Describe a Git LFS pointer and its remedy, given the first bytes of a file; None for any other file.
-
-    >>> describe_lfs_pointer(b'{"text": "a"}')
-    """
-    if not head.startswith(_LFS_POINTER):
-        return None
-    return "a Git LFS pointer, which stands for the file in a clone without Git LFS; run `git lfs pull` there"
-
-
 def require_known(name: str, head: bytes, container: Container) -> None:
     """Refuse a file that cannot be an input, judging by its name and its first HEAD_BYTES bytes.
 
@@ -107,7 +99,7 @@ def require_known(name: str, head: bytes, container: Container) -> None:
     kinds = [kind for offset, magic, kind in _FOREIGN if is_plain and head.startswith(magic, offset)]
     if kinds or _ARCHIVE.search(name):
         found = kinds[0] if kinds else "a tar archive, by its name"
-        hint = "run `git lfs pull` in the clone" if head.startswith(_LFS_POINTER) else "unpack it"
+        hint = PULL_HINT if head.startswith(LFS_POINTER) else "unpack it"
     elif is_plain and promised is not None:
         found = f"not {promised} data, as its name says: it begins with {head[:16]!r}"
         hint = "fetch it again, or rename it"

@@ -106,16 +106,19 @@ class Patterns:
     """
 
     def __init__(
-        self, fields: Mapping[str, str], masks: Sequence[MaskPattern] = (), condition: str | None = None
+        self,
+        fields: Mapping[str, str] | Sequence[tuple[str, str]],
+        masks: Sequence[MaskPattern] = (),
+        condition: str | None = None,
     ) -> None:
         self.fields, self.masks, self.condition = dict(fields), tuple(masks), condition
-        patterns = [*fields.values()] if condition is None else [condition, *fields.values()]
+        patterns = [*filter(None, [condition]), *self.fields.values()]
         for pattern in patterns:
             _run(pattern, pattern)  # first alone, since an unbalanced bracket could change the program around it
         for mask in masks:
             _run(mask.rest, mask.pattern)
-        names = list(fields)
-        values = [f"(try {{values: [({pattern}\n)]}} catch {{error: .}})" for pattern in fields.values()]
+        names = list(self.fields)
+        values = [f"(try {{values: [({pattern}\n)]}} catch {{error: .}})" for pattern in self.fields.values()]
         selected = [
             f'[($fields[{names.index(mask.field)}].values[0]? | if type == "array" then .[] else . end'
             f" | try ([({mask.rest}\n)] | any) catch {{error: .}})]"
@@ -212,14 +215,8 @@ def _shorten(message: str) -> str:
     return message.strip().partition("\n")[0].removeprefix("jq: error: ").removesuffix(":")[:_SHOWN_CHARACTERS]
 
 
-@functools.lru_cache(maxsize=16)
-def open_patterns(fields: tuple[tuple[str, str], ...], condition: str | None = None) -> Patterns:
-    """Return the cached Patterns for these arguments: jq takes 20 ms to compile a program.
-
-    Raises:
-        InputError: If a pattern is not valid jq.
-    """
-    return Patterns(dict(fields), condition=condition)
+open_patterns = functools.lru_cache(maxsize=16)(Patterns)
+"""Returns cached Patterns: jq takes 20 ms to compile a program."""
 
 
 def name_patterns(patterns: Mapping[str, str] | Sequence[str]) -> dict[str, str]:

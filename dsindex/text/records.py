@@ -2,7 +2,7 @@
 
 `Selection.read_line`, and so `json.loads`, defines what a record is. msgspec reads whole blocks several times as fast,
 and is stricter: it refuses NaN, infinities, lone surrogates and everything that is not JSON. A block that it refuses is
-decoded line by line, and a line that it refuses is read by `json.loads`. msgspec is laxer in two ways, which are
+decoded in parts, and a line that it refuses is read by `json.loads`. msgspec is laxer in two ways, which are
 checked for each block: it allows a newline inside a record, and text that is not UTF-8 in values that no key reads.
 Such values may also nest somewhat deeper than in `json.loads`. Both take the last one of duplicate keys.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from functools import partial
-from itertools import compress
+from itertools import chain, compress, starmap
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -29,49 +29,62 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.text.blocks import Column
     from dsindex.text.conditions import Condition
     from dsindex.text.fields import Path
-    from dsindex.text.selection import Judgement, Selection, Values
+    from dsindex.text.selection import Selection
     from dsindex.text.streams import LineBlock
 
 Indices: TypeAlias = "NDArray[np.int64]"
-Decoder: TypeAlias = "Callable[[memoryview[int], int], tuple[NDArray[np.bool_], list[list[Any]]] | None]"
-"""Decodes lines, given their number; returns which are kept, and the values of each key in these; or None if
-`Selection.read_line` must judge a line."""
+Decoded: TypeAlias = "tuple[NDArray[np.bool_], list[list[Any]]]"
+"""Which lines are kept, and the values of each key in these."""
+Decoder: TypeAlias = "Callable[[memoryview[int], int], Decoded | None]"
+"""Decodes lines, given their number; returns None if `Selection.read_line` must judge one of them."""
 
+_SPLIT = 16
+"""Number of parts in which lines are decoded if they cannot be decoded together."""
 DEFAULT_BLOCK_BYTES = 2 << 20
 """Bytes of text parsed at a time: few enough that gigatoken uses one thread for a block; 1 MiB is slower."""
 
 
 def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlock:
     """Return the records of a block that a selection keeps, and the bad records."""
-    by_key = selection.alternatives if selection.vocabulary_size is None else None
-    folder_values = tuple(selection.folder_values.items())
     decoder = None
-    if by_key is not None:
+    if selection.vocabulary_size is None and (by_key := selection.alternatives) is not None:
+        folder_values = tuple(selection.folder_values.items())
         decoder = _open_decoder(by_key, selection.takes_lists, selection.condition, folder_values)
-    parsed = decoder and _decode_block(block, decoder, selection, limit)
-    return parsed or _parse_lines(block, decoder, selection, limit)
-
-
-def _records(
-    block: LineBlock, records: Indices, blank: Indices, columns: dict[str, Column], bad: Sequence[BadRecord] = ()
-) -> RecordBlock:
-    """Return a block's records, given the numbers of the lines that are records, and of the blank lines."""
+    decoded, left = _decode_parts(block, decoder, np.flatnonzero((block.sizes > 0) & (block.sizes <= limit)))
+    unread = {number: line for number in left if (line := block.text(number)).strip(JSON_WHITESPACE)}
+    blank = np.union1d(np.flatnonzero(block.sizes == 0), [number for number in left if number not in unread])
+    long = np.flatnonzero(block.sizes > limit).tolist()
+    reasons = {number: describe_long_line(int(block.sizes[number]), limit) for number in long}
+    judgements = dict(zip(unread, selection.read_lines(list(unread.values())), strict=True))
+    reasons |= {number: reason for number, reason in judgements.items() if isinstance(reason, str)}
+    read = {number: values for number, values in judgements.items() if isinstance(values, list)}
+    if read:
+        decoded.append((np.array([*read]), list(map(list, zip(*read.values(), strict=True)))))
+    records = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in decoded)])
+    columns = (list(chain.from_iterable(values[key] for _, values in decoded)) for key in range(len(selection.keys)))
+    if len(decoded) > 1:
+        order = np.argsort(records)
+        records, columns = records[order], (list(map(column.__getitem__, order.tolist())) for column in columns)
 
     def read_line(part: int, line: int) -> bytes:
         [number] = np.flatnonzero((block.parts == part) & (block.lines == line))
         return block.line(int(number))
 
+    def describe_bad(number: int, reason: str) -> BadRecord:
+        part, line, offset = (int(each[number]) for each in (block.parts, block.lines, block.offsets))
+        kept_bytes = cut_large(block.line(number), limit)
+        return BadRecord(part=part, offset=offset, line=line, line_bytes=kept_bytes, reason=reason)
+
     return RecordBlock(
         num_lines=block.num_lines,
-        blank=block.parts[blank],
+        blank=block.parts[blank.astype(np.int64)],
         offsets=block.offsets[records],
         lines=block.lines[records],
         parts=block.parts[records],
-        columns=columns,
-        bad=tuple(bad),
+        columns=selection.build_columns(columns),
+        bad=tuple(starmap(describe_bad, sorted(reasons.items()))),
         text_bytes=block.text_bytes,
         read_line=read_line,
     )
@@ -101,7 +114,7 @@ def _open_decoder(
     compared = {path: name_fields(path, Any) for path in (() if condition is None else condition.paths)}
     decoder = msgspec.json.Decoder(_struct(tree, dict(folder_values)), float_hook=read_decimal)
 
-    def decode(lines: memoryview[int], num_lines: int) -> tuple[NDArray[np.bool_], list[list[Any]]] | None:
+    def decode(lines: memoryview[int], num_lines: int) -> Decoded | None:
         whole = pa.py_buffer(np.array([0, len(lines)], np.int64))
         kept = np.ones(num_lines, np.bool_)
         try:  # check UTF-8 as one large string, in a fraction of the time of bytes.decode
@@ -140,51 +153,37 @@ def _struct(tree: dict[str, Any], defaults: Mapping[str, object]) -> Any:  # noq
     return msgspec.defstruct("Record", fields, gc=False, kw_only=True)
 
 
-def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limit: int) -> RecordBlock | None:
-    """Parse a block at once; return None if it must be parsed line by line."""
-    numbers = np.flatnonzero(block.sizes)  # empty lines are blank
-    if not len(numbers) or block.sizes.max() > limit:
-        return None
+def _decode_lines(block: LineBlock, decoder: Decoder, numbers: Indices) -> Decoded | None:
+    """Decode lines that are not empty; return None if `Selection.read_line` must judge one of them."""
+    if len(numbers) == 1:
+        return decoder(memoryview(block.text(int(numbers[0]))), 1)
     # Each line must begin with { and end with }. If there are also as many records as lines, each line is one record.
     octets = np.frombuffer(block.data, np.uint8)
     starts, lasts = block.starts[numbers], block.ends[numbers] - 1
     lasts -= octets[lasts] == ord("\r")
     if (octets[starts] != ord("{")).any() or (octets[lasts] != ord("}")).any():
         return None
-    decoded = decoder(memoryview(block.data)[int(starts[0]) :], len(numbers))
-    if decoded is None:
-        return None
-    kept, values = decoded
-    return _records(block, numbers[kept], np.flatnonzero(block.sizes == 0), selection.build_columns(values))
+    return decoder(memoryview(block.data)[int(starts[0]) : int(block.ends[numbers[-1]])], len(numbers))
 
 
-def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection, limit: int) -> RecordBlock:
-    """Parse a block line by line; the result is the reference for `_decode_block`."""
-    judgements: dict[int, Judgement] = {}
-    blank: list[int] = []
-    unread: dict[int, bytes] = {}
-    for number, size in enumerate(block.sizes.tolist()):
-        line = block.text(number)
-        if size > limit:
-            judgements[number] = describe_long_line(size, limit)
-        elif not line.strip(JSON_WHITESPACE):
-            blank.append(number)
-        elif decoder and (found := decoder(memoryview(line), 1)):
-            [is_kept], values_found = found
-            judgements[number] = [value for [value] in values_found] if is_kept else None
+def _decode_parts(
+    block: LineBlock, decoder: Decoder | None, numbers: Indices
+) -> tuple[list[tuple[Indices, list[list[Any]]]], list[int]]:
+    """Decode lines together, or in smaller and smaller parts.
+
+    Returns:
+        The kept lines of each part and their values by key, and the lines that `Selection.read_line` must judge.
+    """
+    decoded: list[tuple[Indices, list[list[Any]]]] = []
+    left: list[int] = []
+    pending = [numbers]
+    while pending:
+        numbers = pending.pop()
+        found = None if decoder is None or not len(numbers) else _decode_lines(block, decoder, numbers)
+        if found is not None:
+            decoded.append((numbers[found[0]], found[1]))
+        elif decoder is None or len(numbers) <= 1:
+            left += numbers.tolist()
         else:
-            unread[number] = line
-    judgements |= zip(unread, selection.read_lines(list(unread.values())), strict=True)
-    kept: list[int] = []
-    values: list[Values] = []
-    bad: list[BadRecord] = []
-    for number, judgement in sorted(judgements.items(), key=operator.itemgetter(0)):
-        if isinstance(judgement, str):
-            part, line_number, offset = (int(each[number]) for each in (block.parts, block.lines, block.offsets))
-            kept_bytes = cut_large(block.line(number), limit)
-            bad.append(BadRecord(part=part, offset=offset, line=line_number, line_bytes=kept_bytes, reason=judgement))
-        elif judgement is not None:
-            kept.append(number)
-            values.append(judgement)
-    columns = selection.build_columns([value[key] for value in values] for key in range(len(selection.keys)))
-    return _records(block, np.array(kept, np.int64), np.array(blank, np.int64), columns, bad)
+            pending += np.array_split(numbers, _SPLIT)
+    return decoded, sorted(left)

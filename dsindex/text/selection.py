@@ -183,7 +183,7 @@ class Selection:
         if fields or self.where is not None:
             from dsindex.text.jq import open_patterns
 
-            patterns = open_patterns(fields, self.where)
+            patterns = open_patterns(fields, condition=self.where)
             values = self.folder_values
             answers = patterns.read_lines([_insert_values(line, values) for line in lines] if values else lines)
         return list(map(self._judge, lines, answers))

@@ -29,7 +29,7 @@ from dsindex.messages import show_value
 from dsindex.store.local import open_file
 from dsindex.store.read import is_stored
 from dsindex.store.urls import ONLY_INPUTS, refuse_address
-from dsindex.text.compressed import describe_lfs_pointer
+from dsindex.text.compressed import LFS_POINTER, PULL_HINT
 from dsindex.text.tiktoken_files import (
     END_OF_TEXT,
     MEGATRON_SPECIAL_TOKENS,
@@ -318,8 +318,8 @@ def read_tokenizer_bytes(file: str, *, most: int = LARGEST_FILE_BYTES) -> bytes:
             content = stream.read()
     except OSError as error:
         raise TokenizerError(f"{file}: the tokenizer cannot be read: {error.strerror}") from error
-    if (pointer := describe_lfs_pointer(content)) is not None:
-        raise TokenizerError(f"{file}: not a tokenizer's file, but {pointer}")
+    if content.startswith(LFS_POINTER):
+        raise TokenizerError(f"{file}: a Git LFS pointer in place of the tokenizer's file", hint=PULL_HINT)
     return content
 
 

@@ -99,3 +99,15 @@ def make_config(tmp_path):
         return config_of(BuildConfig, OWN.docs, **{**own, **options})
 
     return make
+
+
+@pytest.fixture
+def build_text(cli):
+    """Build inputs with these names, which must end with the code; returns what is printed."""
+
+    def run(names, prefix="out/x", options=(), code=0):
+        given = [f"{name}.jsonl" for name in names.split()]
+        own = ["--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--output-prefix", prefix]
+        return cli(["build", "--input", *given, *own, *options], code)
+
+    return run

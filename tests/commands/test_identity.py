@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.golden import OWN
 
-TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 
 
@@ -18,17 +17,6 @@ def in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate("abc"):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[20 * number : 20 * number + 20]))
-
-
-@pytest.fixture
-def build(cli):
-    """Build these inputs, which must end with the code; returns what is printed."""
-
-    def run(names, prefix="out/x", options=(), code=0):
-        inputs = [f"{name}.jsonl" for name in names.split()]
-        return cli(["build", "--input", *inputs, *TOKENIZER, "--output-prefix", prefix, *options], code)
-
-    return run
 
 
 def datasets(prefix):
@@ -50,17 +38,17 @@ OTHER_INPUTS = [
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(("before", "now", "reason"), OTHER_INPUTS, ids=[f"{a} then {b}" for a, b, _ in OTHER_INPUTS])
 @pytest.mark.parametrize("is_kept", [False, True], ids=["published", "kept"])
-def test_other_inputs_are_another_plan(before, now, reason, is_kept, build):
-    build(before, options=["--keep-shards"] if is_kept else [])
+def test_other_inputs_are_another_plan(before, now, reason, is_kept, build_text):
+    build_text(before, options=["--keep-shards"] if is_kept else [])
     was = datasets("out/x")
-    error = build(now, code=1).err
+    error = build_text(now, code=1).err
     assert re.search(f"other inputs or options .*here: {reason}", error), error
     assert datasets("out/x") == was
     if is_kept:  # what a bad record or a kill leaves: shards, and no output
         for path in Path("out").glob("x_text_document.*"):
             path.unlink()
-    build(now, options=[] if is_kept else ["--replace"])
-    build(now, "other/x")
+    build_text(now, options=[] if is_kept else ["--replace"])
+    build_text(now, "other/x")
     assert datasets("out/x") == datasets("other/x")
 
 
@@ -71,7 +59,7 @@ def interrupt(*_):
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "stopped"])
 @pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
-def test_only_changed_inputs_are_tokenized_again(executor, finished, build, monkeypatch):
+def test_only_changed_inputs_are_tokenized_again(executor, finished, build_text, monkeypatch):
     """One is mended, one left out, one added, and the one that stays has another place."""
     for name in "abcd":
         count = "abcd".index(name) * 7 + 10
@@ -80,15 +68,15 @@ def test_only_changed_inputs_are_tokenized_again(executor, finished, build, monk
     with monkeypatch.context() as patch:
         if not finished:
             patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
-        build("c a b", options=options, code=0 if finished else 130)
+        build_text("c a b", options=options, code=0 if finished else 130)
     before = tokenized()
     Path("b.jsonl").write_bytes(b"".join(LINES[5:50]))
-    told = build("d b a", options=[*options, *(["--replace"] if finished else [])]).err
+    told = build_text("d b a", options=[*options, *(["--replace"] if finished else [])]).err
     made = tokenized()[len(before) :]
     assert re.search("/[bc].jsonl and 1 more are gone or .*; the input .*/[bd].jsonl and 1 more are new or", told)
     assert f"{before.count('a.jsonl')} of {before.count('a.jsonl') + len(made)} shards kept, {len(made)} to be" in told
     assert set(made) == {"b.jsonl", "d.jsonl"}
-    build("d b a", "other/x", options)
+    build_text("d b a", "other/x", options)
     assert datasets("out/x") == datasets("other/x")
 
 
@@ -98,31 +86,31 @@ def tokenized():
     return re.findall(r'\{"kind":"shard".*?"task":"[^"]*?([^"/]+?)\\u0000', journal)
 
 
-def test_shard_size_of_a_large_job_is_kept_when_inputs_are_added(monkeypatch, build):
+def test_shard_size_of_a_large_job_is_kept_when_inputs_are_added(monkeypatch, build_text):
     monkeypatch.setattr("dsindex.runtime.plan.JOB_SHARDS", 4)
     monkeypatch.setattr("dsindex.options.common.TextConfig.largest_shard", 1 << 10)
     for name, lines in (("a", 60), ("b", 90)):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:lines] * 3))
-    build("a", options=["--keep-shards"])
+    build_text("a", options=["--keep-shards"])
     before = tokenized()
     assert len(before) <= 4
-    assert f"{len(before)} of " in build("a b", options=["--keep-shards", "--replace"]).err
+    assert f"{len(before)} of " in build_text("a b", options=["--keep-shards", "--replace"]).err
     assert set(tokenized()[len(before) :]) == {"b.jsonl"}
-    build("a b", "other/x", ["--shard-size", "1KiB"])
+    build_text("a b", "other/x", ["--shard-size", "1KiB"])
     assert datasets("out/x") == datasets("other/x")
 
 
-def test_several_datasets_of_one_build_are_one_dataset_cut_between_inputs(monkeypatch, build, cli):
+def test_several_datasets_of_one_build_are_one_dataset_cut_between_inputs(monkeypatch, build_text, cli):
     for name, lines in zip("abcd", (10, 40, 80, 5), strict=True):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:lines]))
     most = Path("b.jsonl").stat().st_size + Path("a.jsonl").stat().st_size
     options = ["--json-keys", "text", "title", "--on-bad-record", "quarantine", "--sample", "80%", "--hold-out", "20%"]
-    build("a b c d", "other/x", [*options, "--shard-size", "1KiB"])
+    build_text("a b c d", "other/x", [*options, "--shard-size", "1KiB"])
     several = [*options, "--max-dataset-size", f"{most}B", "--shard-size", "9KiB"]
     with monkeypatch.context() as patch:
         patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
-        build("a b c d", options=several, code=130)
-    assert "already complete" not in build("a b c d", options=several).out
+        build_text("a b c d", options=several, code=130)
+    assert "already complete" not in build_text("a b c d", options=several).out
     for name in ("text", "title", "valid_text", "valid_title"):
         prefixes = [str(Path(f"out/x_{name}_document_{number:03d}").absolute()) for number in range(3)]
         assert not Path(f"out/x_{name}_document_003.bin").exists()
@@ -133,21 +121,21 @@ def test_several_datasets_of_one_build_are_one_dataset_cut_between_inputs(monkey
         listed = dict(zip(words[1::2], map(int, words[::2]), strict=True))
         assert listed == {prefix: number for prefix, number in tokens.items() if number}
         cli(["verify", *prefixes, "--against-source"])
-    assert "already complete" in build("a b c d", options=several).out
+    assert "already complete" in build_text("a b c d", options=several).out
     assert not Path("out/x.build").exists()
 
 
-def test_build_with_too_many_documents_for_a_dataset_makes_several_and_says_so(monkeypatch, build):
+def test_build_with_too_many_documents_for_a_dataset_makes_several_and_says_so(monkeypatch, build_text):
     for name in "abcd":
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:40]))
     monkeypatch.setattr("dsindex.commands.build.MOST_DOCUMENTS", 120)
-    planned = build("a b c d", "x/x", ["--dry-run"]).out
+    planned = build_text("a b c d", "x/x", ["--dry-run"]).out
     [size] = set(re.findall(r"so several are made, as with --max-dataset-size (\d+B)", planned))
-    refused = build("a b c d", "x/x", ["--num-samples", "9", "--seq-length", "8"], code=2).err
+    refused = build_text("a b c d", "x/x", ["--num-samples", "9", "--seq-length", "8"], code=2).err
     assert "index caches need all datasets at once\nhint: leave out" in refused
-    shown = build("a b c d").err + build("a b c d").err
+    shown = build_text("a b c d").err + build_text("a b c d").err
     assert f"so several are made, as with --max-dataset-size {size}" in shown
-    build("a b c d", "other/x", ["--max-dataset-size", size])
+    build_text("a b c d", "other/x", ["--max-dataset-size", size])
     made = sorted(path.name for path in Path("out").iterdir())
     assert len([name for name in made if name.endswith(".bin")]) in {2, 4}
     assert made == sorted(path.name for path in Path("other").iterdir())

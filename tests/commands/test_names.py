@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import dsindex
-from dsindex.cli.main import main
 from dsindex.store.json_text import decode_json
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
@@ -30,41 +29,35 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def build(*words, executor="local"):
-    given = ["--input", INPUT, "--tokenizer-model", TOKENIZER, "--executor", executor, "--workers", "2"]
-    return main(["build", *given, "--output-prefix", PREFIX, *words])
+BUILD = ["build", "--input", INPUT, "--tokenizer-model", TOKENIZER, "--workers", "2", "--output-prefix", PREFIX]
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
-def test_build_is_made_found_again_and_verified(folder, capsys, executor):
-    assert build("--shard-size", "40B", executor=executor) == 0
-    assert "10 lines = 10 kept" in capsys.readouterr().out  # another key may be any text
+def test_build_is_made_found_again_and_verified(folder, cli, executor):
+    words = [*BUILD, "--executor", executor, "--shard-size", "40B"]
+    assert "10 lines = 10 kept" in cli(words).out  # another key may be any text
     assert os.path.exists(os.fsencode(DATASET) + b".bin")
     manifest = (folder / f"{DATASET}.manifest.json").read_bytes()
     assert json.loads(manifest) == decode_json(manifest)
     assert [entry["path"] for entry in decode_json(manifest)["content"]["inputs"]] == [INPUT]
-    assert build("--shard-size", "40B", executor=executor) == 0
-    assert "already complete" in capsys.readouterr().out
-    assert main(["verify", DATASET, "--against-source", "--tokenizer-model", TOKENIZER]) == 0
-    assert r"out\udcff_text_document: intact" in capsys.readouterr().out
-    assert main(["verify", DATASET, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["reports"][0]["path"] == DATASET
+    assert "already complete" in cli(words).out
+    shown = cli(["verify", DATASET, "--against-source", "--tokenizer-model", TOKENIZER]).out
+    assert r"out\udcff_text_document: intact" in shown
+    assert json.loads(cli(["verify", DATASET, "--json"]).out)["reports"][0]["path"] == DATASET
 
 
-def test_bad_records_are_named_and_set_aside(folder, capsys):
+def test_bad_records_are_named_and_set_aside(folder, cli):
     with open(folder / INPUT, "ab") as file:
         file.write(BAD)
-    assert build() == 1
-    assert r"caf\udce9.jsonl, line 11: not valid JSON" in capsys.readouterr().err
-    assert build("--on-bad-record", "quarantine", "--replace") == 0
-    assert "13 lines = 10 kept + 3 quarantined" in capsys.readouterr().out
+    assert r"caf\udce9.jsonl, line 11: not valid JSON" in cli(BUILD, 1).err
+    assert "13 lines = 10 kept + 3 quarantined" in cli([*BUILD, "--on-bad-record", "quarantine", "--replace"]).out
     import pyarrow as pa
 
     with open(f"{DATASET}.quarantine.jsonl.zst", "rb") as file, pa.input_stream(file, compression="zstd") as stream:
         entries = [json.loads(line) for line in stream.read().splitlines()]
     assert [(entry["file"], entry["line"]) for entry in entries] == [(INPUT, 11), (INPUT, 12), (INPUT, 13)]
     assert "has '\\udcff'" in entries[1]["reason"]
-    assert main(["verify", DATASET]) == 0
+    cli(["verify", DATASET])
 
 
 FORGED = "x\nFOUND: forged\x1b[2J"

@@ -20,14 +20,12 @@ def make_indexed(folder, **options):
     return datasets.IndexedDataset(write_dataset(folder / "d", [[[1, 2, 3], [4, 5]], [], [[6]], [[7, 8]]]), **options)
 
 
-def make_gpt(folder, name="g", **options):
-    return datasets.GPTDataset(
-        datasets.IndexedDataset(write_dataset(folder / name, [[[10, 11, 12, 13, 14, 15, 16]]])),
-        np.array([0], np.int32),
-        np.array([[0, 0], [0, 2], [0, 4], [0, 6]], np.int32),
-        np.array([1, 0, 2], np.uint32),
-        **{"sequence_length": 2, **options},
-    )
+def make_gpt(folder, name="g", first=10, **options):
+    """Three samples of two tokens and a label, in the order 1, 0, 2, of seven tokens from the first on."""
+    dataset = datasets.IndexedDataset(write_dataset(folder / name, [[list(range(first, first + 7))]]))
+    rows = np.array([[0, 0], [0, 2], [0, 4], [0, 6]], np.int32)
+    indices = (np.array([0], np.int32), rows, np.array([1, 0, 2], np.uint32))
+    return datasets.GPTDataset(dataset, *indices, **{"sequence_length": 2, **options})
 
 
 def make_gpt_with_masks(folder, **options):

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset, SampleOptions
+from dsindex.datasets import BlendedDataset, SampleOptions
 from dsindex.errors import FormatError
-from tests.support.datasets import write_dataset
+from tests.datasets.test_batches import make_gpt
 from tests.support.golden import golden_caches
 
 CACHES = golden_caches("BlendedDataset")
@@ -34,20 +34,9 @@ def test_golden_blend_draws_each_dataset_in_order_as_megatron_does(cache):
         assert sample["labels"][-len(labels) :].tolist() == labels
 
 
-def part(folder, name, tokens, **settings):
-    """Three samples of two tokens and a label."""
-    return GPTDataset(
-        IndexedDataset(write_dataset(folder / name, [[tokens]])),
-        np.array([0], np.int32),
-        np.array([[0, 0], [0, 2], [0, 4], [0, 6]], np.int32),
-        np.array([1, 0, 2], np.uint32),
-        **{"sequence_length": 2, **settings},
-    )
-
-
 def small(folder, *, datasets=None, samples=None):
     return BlendedDataset(
-        [part(folder, "a", list(range(10, 17))), part(folder, "b", list(range(20, 27)))],
+        [make_gpt(folder, "a"), make_gpt(folder, "b", 20)],
         np.array([0, 1, 1, 0] if datasets is None else datasets, np.int16),
         np.array([0, 0, 1, 1] if samples is None else samples, np.int64),
     )
@@ -84,7 +73,7 @@ def test_blend_over_other_datasets_is_a_format_error(tmp_path, changes):
 
 
 def test_datasets_that_do_not_fit_together_are_refused(tmp_path):
-    datasets = [part(tmp_path, "a", list(range(7))), part(tmp_path, "b", list(range(7)), sequence_length=3)]
+    datasets = [make_gpt(tmp_path, "a"), make_gpt(tmp_path, "b", sequence_length=3)]
     with pytest.raises(ValueError, match=r"one sequence length, not \[\(2, True\), \(3, True\)\]"):
         BlendedDataset(datasets, np.zeros(1, np.int16), np.zeros(1, np.int64))
     with pytest.raises(ValueError, match=r"one sequence length, not \[\]"):

@@ -59,18 +59,11 @@ def make(folder):
     Path("build.yaml").write_text(options)
 
 
-def read_documents(path, **options):
+def read_items(path, way="decode", **options):
     dataset = dsindex.open(path, **options)
     for number in range(min(len(dataset), 20)):
         attempt(lambda number=number: dataset[number])
-        attempt(lambda number=number: dataset.decode(number))
-
-
-def read_samples(path):
-    dataset = dsindex.open(path)
-    for number in range(min(len(dataset), 5)):
-        attempt(lambda number=number: dataset[number])
-        attempt(lambda number=number: dataset.trace(number))
+        attempt(lambda number=number: getattr(dataset, way)(number))
 
 
 def convert():
@@ -84,22 +77,22 @@ def read_options():
 
 
 DATASET = [
-    lambda: read_documents("d_text_document"),
+    lambda: read_items("d_text_document"),
     lambda: dsindex.verify(["d_text_document"], cache="cache", **OPTIONS),
     lambda: dsindex.verify("twice", same_as="d_text_document", **OPTIONS),
     lambda: dsindex.inspect("d_text_document"),
     lambda: dsindex.inspect("twice", document=3),
     lambda: dsindex.inspect("cache"),
-    lambda: read_samples("cache"),
+    lambda: read_items("cache", "trace"),
     lambda: dsindex.trace("cache", consumed=2),
 ]
 PBIN = [
-    lambda: read_documents("p.pbin"), lambda: read_documents("p.pbin", block_size=4),
+    lambda: read_items("p.pbin"), lambda: read_items("p.pbin", block_size=4),
     lambda: dsindex.verify("p.pbin", **OPTIONS), lambda: dsindex.inspect("p.pbin"), convert,
 ]  # fmt: skip
 CALLS = {
     "pbin": PBIN,
-    "raw index": [lambda: read_documents("lines.jsonl"), lambda: dsindex.inspect("lines.jsonl")],
+    "raw index": [lambda: read_items("lines.jsonl"), lambda: dsindex.inspect("lines.jsonl")],
     "journal": [lambda: dsindex.inspect("d.build")],
     "yaml": [lambda: read_instruction_config(Path("chat.yaml")), read_options],
 }

@@ -182,15 +182,8 @@ def test_refused_keys_of_a_removal_are_left(store):
     assert store.names("out") == ["a"]
 
 
-@pytest.fixture(params=["file", "lease"])
-def lock_path(request, tmp_path):
-    if request.param == "file":
-        return f"{tmp_path}/lock"
-    request.getfixturevalue("store")
-    return "s3://out/lock"
-
-
-def test_second_driver_is_refused_by_name(lock_path):
+def test_second_driver_is_refused_by_name(place):
+    lock_path = f"{place}-lock"
     with hold_lock(lock_path, what="the output x") as lock:
         lock.require_held()
         assert find(lock_path) is not None
@@ -201,8 +194,9 @@ def test_second_driver_is_refused_by_name(lock_path):
         pass
 
 
-def test_lock_of_a_killed_owner_is_taken_at_once(lock_path):
+def test_lock_of_a_killed_owner_is_taken_at_once(place):
     """Without a lease of 60 seconds, as the process of this machine is known to have ended."""
+    lock_path = f"{place}-lock"
     command = f"import time; from dsindex.store import lock; held = lock.hold_lock({lock_path!r}, what='x'); "
     command += "held.__enter__(); print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) as owner:

@@ -45,26 +45,20 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory):
-    """The Python of an environment that has three packages, and dsindex as `pip install --no-deps` leaves it."""
-    folder = tmp_path_factory.mktemp("light")
-    venv.create(folder, symlinks=True)
-    [site] = folder.glob("lib/python*/site-packages")
-    for package in (numpy, msgspec, xxhash, dsindex):
-        here = Path(str(package.__file__)).parent
-        for found in (here, here.with_name(f"{here.name}.libs")):
-            if found.exists():
-                (site / found.name).symlink_to(found)
-    return str(folder / "bin" / "python")
-
-
 def run(*command, **variables):
     known = {"PATH": "/usr/bin:/bin", **variables}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=known)
 
 
-def test_four_packages_read_what_all_packages_read(python):
+def test_four_packages_read_what_all_packages_read():
+    """In an environment that has three packages, and dsindex as `pip install --no-deps` leaves it."""
+    venv.create("light", symlinks=True)
+    [site] = Path("light").glob("lib/python*/site-packages")
+    for package in (numpy, msgspec, xxhash, dsindex):
+        here = Path(str(package.__file__)).parent
+        for found in (here, here.with_name(f"{here.name}.libs")):
+            if found.exists():
+                (site / found.name).symlink_to(found)
     made = build()
     options = {"epochs": 2.5, "split": "90,9,1", "keep_partial_validation": True}
     dsindex.build_index(made, seq_length=16, **options, data_cache_path="cache")
@@ -74,7 +68,7 @@ def test_four_packages_read_what_all_packages_read(python):
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         exec(READ, {})
-    ended = run(python, "-c", READ)
+    ended = run("light/bin/python", "-c", READ)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == json.loads(shown.getvalue())
 

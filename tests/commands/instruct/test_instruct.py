@@ -44,31 +44,22 @@ WAYS = [
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory):
-    """Conversations with every kind of bad record among them."""
-    path = tmp_path_factory.mktemp("inputs") / "broken.jsonl"
-    lines = CONVERSATIONS.read_bytes().splitlines()[:120]
-    path.write_bytes(b"\n".join([*lines[:50], *BAD, b"", *lines[50:]]) + b"\n")
-    return path
+def expected(tmp_path_factory):
+    """Name → input, configuration, and what every way of encoding it has to give.
 
-
-@pytest.fixture(scope="module")
-def unusual(tmp_path_factory):
-    """Conversations with weights, of which 2 is refused, parts and variables of their own."""
+    One input has every kind of bad record among its conversations, the other weights, of which 2 is refused, parts and
+    variables of their own.
+    """
+    given = CONVERSATIONS.read_bytes().splitlines()
+    broken, unusual = (tmp_path_factory.mktemp("inputs") / f"{name}.jsonl" for name in ("broken", "unusual"))
+    broken.write_bytes(b"\n".join([*given[:50], *BAD, b"", *given[50:120]]) + b"\n")
     lines = []
-    for number, line in enumerate(CONVERSATIONS.read_bytes().splitlines()[:90]):
+    for number, line in enumerate(given[:90]):
         record = json.loads(line)
         record["conversations"][1]["weight"] = number % 3
         record["conversations"][0]["value"] = [{"type": "text", "text": record["conversations"][0]["value"]}]
         lines.append(json.dumps({**record, "chat_template_kwargs": {"greeting": str(number % 5)}}).encode())
-    path = tmp_path_factory.mktemp("unusual") / "in.jsonl"
-    path.write_bytes(b"\n".join(lines))
-    return path
-
-
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory, broken, unusual):
-    """Name → input, configuration, and what every way of encoding it has to give."""
+    unusual.write_bytes(b"\n".join(lines))
     found = {}
     for name, source, instruction in (("construction", broken, SPLIT_IN_PARTS), ("template", unusual, TEMPLATED)):
         folder = tmp_path_factory.mktemp(name)
@@ -216,12 +207,11 @@ def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer, sai
     ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
     ("message_construction: [role", [], 1, "not valid YAML"),
 ])  # fmt: skip
-def test_wrong_options_are_said_in_one_sentence(tmp_path, capsys, text, options, code, message):
+def test_wrong_options_are_said_in_one_sentence(tmp_path, cli, text, options, code, message):
     (tmp_path / "chat.yaml").write_text(text)
     given = ["--input", str(CONVERSATIONS), "--tokenizer-model", str(OWN.plain_tokenizer)]
     command = ["instruct", str(tmp_path / "chat.yaml"), *given, "--output-prefix", str(tmp_path / "out" / "x")]
-    assert main([*command, *options, "--executor", "local"]) == code
-    assert message in capsys.readouterr().err
+    assert message in cli([*command, *options, "--executor", "local"], code).err
     assert not (tmp_path / "out").exists()
 
 
