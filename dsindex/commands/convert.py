@@ -100,30 +100,34 @@ def convert_to_pbin(
         OutputError: If the output exists or cannot be written.
     """
     dataset = IndexedDataset(prefix)
-    if reason := _why_not(dataset, flatten=flatten):
-        what, _, hint = reason.partition("; ")
-        raise FormatError(f"{prefix}.idx: {what}", hint=hint or None)
+    _require_representable(dataset, f"{prefix}.idx", flatten=flatten)
     token_bytes = dataset.dtype.itemsize if version.names_token_size else 4
     header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=dataset.num_tokens * token_bytes)
     _write_pbin(output, header, [documents_of(dataset)], seed)
     return _converted(output, (dataset.num_documents, len(dataset), dataset.num_tokens), header.dtype)
 
 
-def _why_not(dataset: IndexedDataset, *, flatten: bool) -> str | None:
-    """Return why a `.pbin` cannot represent a dataset without loss; None if it can."""
+def _require_representable(dataset: IndexedDataset, idx_path: str, *, flatten: bool) -> None:
+    """Check that a `.pbin` can represent a dataset without loss.
+
+    Raises:
+        FormatError: If it cannot.
+    """
     if dataset.dtype not in TYPE_OF_SIZE.values():
         names = ", ".join(map(str, TYPE_OF_SIZE.values()))
-        return f"tokens of type {dataset.dtype} could not be restored from a .pbin, only {names}"
+        raise FormatError(
+            f"{idx_path}: tokens of type {dataset.dtype} could not be restored from a .pbin, only {names}"
+        )
     if dataset.sequence_modes is not None:
-        return "a .pbin cannot store sequence modes"
+        raise FormatError(f"{idx_path}: a .pbin cannot store sequence modes")
     several = np.flatnonzero(np.diff(dataset.document_indices) > 1)
     if len(several) and not flatten:
-        return f"document {several[0]} has several sequences, which a .pbin cannot store; join them with --flatten"
+        what = f"document {several[0]} has several sequences, which a .pbin cannot store"
+        raise FormatError(f"{idx_path}: {what}", hint="join them with --flatten")
     empty = np.flatnonzero(dataset.sequence_lengths == 0)
     if len(empty) and not flatten:
         what = f"sequence {empty[0]} has no tokens, and a .pbin stores it as a document without sequences"
-        return f"{what}; accept that with --flatten"
-    return None
+        raise FormatError(f"{idx_path}: {what}", hint="accept that with --flatten")
 
 
 def convert_to_indexed(
@@ -198,10 +202,7 @@ def shuffle_indexed(prefixes: Sequence[str], output: str, seed: int) -> ConvertR
             _copy_tokens(bin_file, documents.parts, dtype, seed)
         with files.open(f"{output}.idx") as idx_file:
             builder.write(idx_file)
-    num_sequences, num_tokens = (
-        sum(own) for own in zip(*((len(each), each.num_tokens) for each in datasets), strict=True)
-    )
-    return _converted(output, (documents.num_documents, num_sequences, num_tokens), dtype)
+    return _converted(output, (builder.num_documents, builder.num_sequences, builder.num_tokens), dtype)
 
 
 def convert_version(path: str, output: str, *, version: PbinVersion, seed: int | None = None) -> ConvertResult:

@@ -172,7 +172,7 @@ def run_index(config: IndexConfig, *, executor: Executor, reporter: Reporter | N
         datasets, blended, notes = plan_over_time(
             datasets,
             blended,
-            continue_from=config.continue_from,
+            continue_from=config.continue_from and absolute(config.continue_from),
             consumed=config.consumed_samples or 0,
             schedule=config.blend_schedule,
             max_epochs=config.max_epochs,

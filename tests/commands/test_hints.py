@@ -378,6 +378,7 @@ ELSEWHERE = {
     r"RAY_AUTH|on every node": "needs a cluster, see tests/commands/test_ray.py",
     r"--debug|git lfs|pip install|flatten_indices|ulimit|--shard-deadline": "needs another machine or package, or time",
     r"give its version with --pbin-era": "no file of Modalities fits two versions",
+    r"accept that with --flatten": "tests/commands/test_convert.py follows it",
 }
 """Hints that are not followed here → the reason."""
 FOREIGN = {"--data-args-path", "--seq-lenght"}

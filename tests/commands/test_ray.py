@@ -169,14 +169,16 @@ def test_relative_paths_are_the_drivers_in_every_command(cli, tmp_path, monkeypa
     text, ray = ["--input", "docs.jsonl", "--tokenizer-model", "model"], ["--executor", "ray"]
     chats = ["--input", "chats.jsonl", "--tokenizer-model", "model", "--on-bad-record", "quarantine"]
     packs = ["--seq-length", "999", "--export", "parquet"]
-    caches = ["--seq-length", "64", "--epochs", "1", "--split", "1,0,0", "--data-cache-path", "caches"]
+    caches = ["--data-path", "1", "both", "--seq-length", "64", "--split", "1,0,0", "--global-batch-size", "2"]
+    grown = ["--continue-from", "caches", "--consumed-samples", "20", "--num-samples", "60"]
     for words in (
         ["build", *text, "--append-eod", "--output-prefix", "x", "--shard-size", "9kB", *ray],
         ["build", *text, "--append-eod", "--output-prefix", "y", "--work-dir", "work", "--keep-shards", *ray],
         ["merge", "--input", "x_text_document", "y_text_document", "--output-prefix", "both", *ray],
         ["pack", *text, "--output", "x.pbin", "--eod-token", "<|endoftext|>", *ray],
         ["instruct", "chat.yaml", *chats, "--output-prefix", "chat", *packs, *ray],
-        ["index", "--data-path", "both", *caches, *ray],
+        ["index", *caches, "--data-cache-path", "caches", "--num-samples", "40", *ray],
+        ["index", *caches, "--data-cache-path", "grown", *grown, *ray],
         ["verify", "both", "--cache", "caches", *ray],
         ["verify", "x_text_document", "--against-source", *ray],
         ["verify", "x_text_document", "--same-as", "y_text_document", *ray],
