@@ -56,4 +56,4 @@ def committed_shards(work_dir):
         return set()
     keys = [key.split("\0") for key in Journal(str(work_dir)).shards]
     now = {path: os.stat(path).st_mtime_ns for path in {path for path, *_ in keys}}
-    return {f"{path} {begin}" for path, _size, version, begin, _end in keys if version == str(now[path])}
+    return {f"{path} {begin}" for path, _size, version, begin, *_ in keys if version == str(now[path])}
