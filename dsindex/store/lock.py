@@ -147,9 +147,10 @@ class _FileLock(Lock):
                 raise self._refusal(content) from None
             except OSError:  # a file system without flock
                 pass
-            # A power cut may have truncated our own lock; any other file must not be overwritten.
+            # A power cut may have truncated our own lock, or left zeros in it; any other file must not be overwritten.
             fields = (b'"host": ', b'"space": ', b'"pid": ', b'"token": ')
             is_ours = b'{"host": '.startswith(content) or any(field in content for field in fields)
+            is_ours |= b"\0" in content and content.isascii()
             if content.strip(b"\0\n ") and not is_ours:
                 raise PlanError(f"{self.path}: this file is not a lock of dsindex", hint="move it away")
             if not self.still_held():

@@ -17,9 +17,9 @@ def test_drawn_jobs_end_as_if_nothing_had_disturbed_them(first, zygote, memory):
     assert not failures, "\n\n".join(failures)
 
 
-FAILED_ONCE = (5006, 5540, 7006, 44051)
+FAILED_ONCE = (5006, 5540, 7006, 44051, 70692)
 """A moved output that was committed, with a work folder elsewhere; damage to what a commit has renamed; a temporary
-file in a kept work folder; a kept work folder that moved with an output of fewer inputs."""
+file in a kept work folder; a kept work folder that moved with an output of fewer inputs; a lock with zeros in it."""
 
 
 def test_drawn_jobs_that_failed_once(zygote, memory):
