@@ -26,7 +26,7 @@ def place_all(sizes: NDArray[np.int32], order: NDArray[np.int32], capacity: int)
 
     Args:
         sizes: Length of each conversation in tokens, at least 1.
-        order: The conversations to place, the longest first; none is longer than `capacity`. At most 2**31 - 1.
+        order: The conversations to place, longest first, each of at most `capacity` tokens. At most 2**31 - 1.
         capacity: Length of a block in tokens.
 
     Returns:

@@ -74,8 +74,9 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
     """
     # A foreign file in place of the lock is refused when the lock is taken. If the marker was damaged or lost, a line
     # of the journal (with its digest) proves the same; before the journal, only standard input can be in the folder.
+    # A disk may have left zeros in the marker.
     found, own = store_of(path).read(joined(path, MARKER_FILE)), [LOCK_FILE, STDIN_FILE, f"{MARKER_FILE}."]
-    if found is not None and (b"dsindex" in found[0] or MARKER.startswith(found[0])):
+    if found is not None and (b"dsindex" in found[0] or b"\0" in found[0] or MARKER.startswith(found[0])):
         own.append(MARKER_FILE)
     if (
         not is_marked(path)

@@ -560,7 +560,7 @@ class LocalStore:
         return by_path(found)
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:
-        """Remove files; return those that cannot be removed. Many are removed in threads, since each call waits."""
+        """Remove files, many of them in threads, since each waits for the disk; return those that cannot be removed."""
 
         def remove(some: Sequence[str]) -> list[str]:
             left = []

@@ -4,7 +4,8 @@
 and is stricter: it refuses NaN, infinities, lone surrogates and everything that is not JSON. A block that it refuses is
 decoded in parts, and a line that it refuses is read by `json.loads`. msgspec is laxer in two ways, which are
 checked for each block: it allows a newline inside a record, and text that is not UTF-8 in values that no key reads.
-Such values may also nest somewhat deeper than in `json.loads`. Both take the last one of duplicate keys.
+Such values may also nest deeper than MAX_NESTING: how deep depends on the version of Python. Both take the last one of
+duplicate keys.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def _open_decoder(
     kind: Any = str | list[str] if takes_lists else str
     tree: dict[str, Any] = {}
 
-    def name_fields(path: Path, kind: Any) -> list[str]:  # noqa: ANN401 - a type
+    def name_fields(path: Path, kind: object) -> list[str]:
         branch: Any = tree
         names = []
         for depth, key in enumerate(path, 1):

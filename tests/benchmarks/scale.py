@@ -149,8 +149,8 @@ def measure_object(folder):
     return (time.process_time() - began) / RANGE_BYTES / 4
 
 
-def print_hours(driver, folder):
-    """Print the hours of each stage of each job, given the driver's seconds for each call."""
+def tell_hours(driver, folder):
+    """Yield the hours of each stage of each job, given the driver's seconds for each call."""
     file = measure_file(folder)
     index, rows = (measure_alone(function, folder) for function in (make_index, partial(make_provenance, seed=None)))
     byte = measure_object(folder)
@@ -160,7 +160,7 @@ def print_hours(driver, folder):
         f"provenance {rows[0] * 1e9:.0f} ns, {rows[1] * 1e3:.2f} ms",
         f"an object {1e-6 / byte:,.0f} MB/s",
     )
-    print(f"    {'; '.join(costs)}")  # noqa: T201 - the report
+    yield "; ".join(costs)
     for name, (files, size) in JOBS.items():
         shard = max(choose_smallest_shard(TEXT_BYTES), SHARD_BYTES)
         num_shards = files * -(-size // shard) if size > shard // 4 else files * size // shard
@@ -177,7 +177,7 @@ def print_hours(driver, folder):
             "remove the work folder": 3 * num_shards * FILE_SYSTEM_CALL / REMOVING_THREADS,
         }
         told = ", ".join(f"{stage} {seconds / 3600:.2f}" for stage, seconds in stages.items())
-        print(f"    {name}: {num_shards:,} shards; hours: {told}")  # noqa: T201 - the report
+        yield f"{name}: {num_shards:,} shards; hours: {told}"
 
 
 def main():
@@ -197,7 +197,7 @@ def main():
             f"{1 / seconds:,.0f} shards/s, resume {resume * 1e6:.0f} us"
         )
     with tempfile.TemporaryDirectory(prefix="dsindex-scale-") as folder:
-        print_hours(dearest, folder)
+        print("    " + "\n    ".join(tell_hours(dearest, folder)))  # noqa: T201 - the report
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def test_stored_input_that_was_damaged_is_not_used(pipe, monkeypatch, cli):
     assert not list(Path("out").glob("x_text*"))
 
 
-@pytest.mark.parametrize("marker", [None, b"", b"made by dsindfx, dsindex"])
+@pytest.mark.parametrize("marker", [None, b"", bytes(70), b"made by dsindfx, dsindex"])
 def test_marker_may_be_damaged_when_only_standard_input_is_stored(marker, pipe, cli):
     STORED.parent.mkdir(parents=True)
     STORED.write_bytes(OTHER)

@@ -249,6 +249,7 @@ def run_child(folder, arguments, strike, waiting, stdin, range_bytes):
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+        threading._shutdown()  # as any process does at its end: threads that still write end first
         os._exit(code)
 
 

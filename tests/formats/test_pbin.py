@@ -1,4 +1,6 @@
+import os
 import pickle
+import tracemalloc
 from itertools import chain
 
 import numpy as np
@@ -6,7 +8,16 @@ import pytest
 
 from dsindex.commands.convert import join_pbin_files
 from dsindex.errors import FormatError, LimitError, OutputError
-from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, open_tokens, read_document_lengths, read_pbin_header
+from dsindex.formats.manifest import LARGEST_MANIFEST_BYTES, read_manifest
+from dsindex.formats.pbin import (
+    PBIN_VERSIONS,
+    PbinHeader,
+    open_tokens,
+    read_document_lengths,
+    read_pbin_header,
+    write_pbin_index,
+)
+from dsindex.store.local import atomic_writer
 from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
 
 SHAPES = [(version, size) for version in VERSION_NAMES for size in ([4] if version == "spec" else [1, 2, 4])]
@@ -79,3 +90,21 @@ def test_merge_refuses_different_token_sizes_and_existing_files(tmp_path):
     with pytest.raises(ValueError, match=r"no \.pbin files"):
         join_pbin_files([], str(tmp_path / "x"))
     assert {file.name for file in tmp_path.iterdir()} == {"two", "four"}
+
+
+def test_the_index_takes_memory_for_its_pairs_only(tmp_path):
+    lengths = np.full(300_000, 2)
+    header = PbinHeader(version=PBIN_VERSIONS["current"], token_bytes=2, data_bytes=4 * len(lengths))
+    tracemalloc.start()
+    with atomic_writer(str(tmp_path / "index")) as file:
+        write_pbin_index(file, header, lengths)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * len(lengths) + (4 << 20)  # a tuple of two numbers takes 120 bytes
+
+
+def test_a_manifest_beyond_the_limit_is_not_read(tmp_path):
+    (tmp_path / "x.manifest.json").touch()
+    os.truncate(tmp_path / "x.manifest.json", LARGEST_MANIFEST_BYTES + 1)
+    with pytest.raises(FormatError, match=r"it has 1,073,741,825 bytes, more than 1,073,741,824"):
+        read_manifest(str(tmp_path / "x"))
