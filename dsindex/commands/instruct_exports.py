@@ -82,8 +82,8 @@ def examine_exports(config: InstructConfig, eos_id: int | None) -> None:
         other = sorted({*names} - {EXPORT_MANIFEST, *(manifest.digests if manifest else ())})
         if manifest is None or other:
             found = os.path.join(path, *other[:1])
-            remedy = "move it away, or choose another --output-prefix"
-            raise OutputError(f"{found}: expected an export of dsindex and nothing else in its folder; {remedy}")
+            what = "not part of an export of dsindex, whose folder this has to be"
+            raise OutputError(f"{found}: {what}", hint="move it away, or choose another name for the output")
 
 
 def _folder_of(config: InstructConfig, kind: ExportKind) -> str:

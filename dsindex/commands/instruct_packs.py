@@ -19,7 +19,7 @@ from dsindex._version import __version__
 from dsindex.chat.packing import BlockLayout, lay_out_blocks
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
-from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.errors import FormatError, OutputError
 from dsindex.formats.manifest import (
     MANIFEST_SUFFIX,
     Content,
@@ -77,7 +77,7 @@ def pack_splits(config: InstructConfig, prefixes: Sequence[str]) -> list[MadePac
         prefixes: Prefixes of the splits, such as `out/chat_train`.
 
     Raises:
-        InputError: If a sequence is longer than a pack, and --longer-than-pack is not drop.
+        FormatError: If the lengths of sequences are damaged.
         OutputError: If the packs cannot be written.
     """
     made = []
@@ -178,8 +178,7 @@ def _lay_out(config: InstructConfig, length: int, tokens: str) -> tuple[BlockLay
     try:
         layout = lay_out_blocks(lengths, sequence_length=length, pad_to_multiple=multiple, drop_longer=drops)
     except ValueError as error:
-        remedy = "pack with --longer-than-pack drop, or in longer packs"
-        raise InputError(f"{tokens}: {error}; {remedy}") from error
+        raise FormatError(f"{tokens}.idx: damaged: {error}", hint="remove the output, and make it again") from error
     between = int((-lengths[layout.conversations] % multiple).sum(dtype=np.int64))
     return layout, RecordedPacking(
         sequence_length=length,

@@ -226,7 +226,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         named = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in named.items()}
         """Name -> id of each special token."""
-        path = refuse_address(os.fspath(jsonl_path), "expected a file on this machine, as lines are read one by one")
+        path = refuse_address(os.fspath(jsonl_path), "lines are read one by one, which needs a file on this machine")
         self.lines = RawLines(path, index_path)
         self.place = self.lines.path
 

@@ -343,7 +343,7 @@ def _saved_files(folder: str, place: Parts) -> set[str] | None:
     try:
         state = msgspec.json.decode(b"{}" if found is None else found[0], type=_State)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}; save the dataset again with datasets.save_to_disk") from error
+        raise InputError(f"{path}: {error}", hint="save the dataset again with datasets.save_to_disk") from error
     if state.indices:
         raise InputError(
             f"{path}: the dataset has an indices mapping, so its records are not in the order of its files",

@@ -57,8 +57,8 @@ def _start(request: Callable[..., Answer], *arguments: Any) -> Future[Answer]:  
     _process = _process or os.getpid()
     if _process != os.getpid():
         raise StoreError(
-            "objects cannot be read in a process that was forked after the first of them was; start workers with "
-            "spawn, as by DataLoader(…, multiprocessing_context='spawn')"
+            "objects cannot be read in a process that was forked after the first of them was read",
+            hint="start workers with spawn, as by DataLoader(…, multiprocessing_context='spawn')",
         )
     return _threads.submit(request, *arguments)
 
