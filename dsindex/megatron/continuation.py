@@ -122,7 +122,7 @@ def plan_over_time(
             member,
             old_caches[numbers.index(number)] if number in numbers else None,
             taken=taken[number],
-            wanted=nums_new[number],
+            num_new=nums_new[number],
             consumed=consumed,
         )
         for number, member in enumerate(members)
