@@ -34,8 +34,8 @@ from dsindex.megatron.cache import files_of
 from dsindex.messages import count
 from dsindex.runtime.dispatch import make_executor, run_in_order
 from dsindex.runtime.executors import Call
-from dsindex.runtime.input_paths import FoundPath
-from dsindex.runtime.plan import cut_input, look_at_inputs, plan_shards
+from dsindex.runtime.input_paths import InputPath
+from dsindex.runtime.plan import cut_input, examine_inputs, plan_shards
 from dsindex.runtime.tokenize import ShardSettings, tokenize_shard
 from dsindex.runtime.work_folder import write_marker
 from dsindex.store.local import DIGEST_BLOCK_BYTES, combine_digests
@@ -534,8 +534,8 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
     for number, recorded in enumerate(manifest.content.inputs):
         path = input_path(manifest, number, user_addresses=(prefix, *contact))
         form: Any = recorded.format or "jsonl"
-        place = FoundPath(path=path, absolute_path=absolute(path))
-        [seen] = look_at_inputs([place], wanted=form)
+        place = InputPath(path=path, absolute_path=absolute(path))
+        [seen] = examine_inputs([place], wanted=form)
         file = cut_input(seen, shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
             what = f"it is not the input of {recorded.size_bytes} bytes that the dataset was made from"

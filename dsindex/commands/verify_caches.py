@@ -121,7 +121,7 @@ def _check_dataset(
         yield f"the sample index has {len(samples)} rows, not one more than the {len(order)} samples"
         return
     index = read_index(f"{prefix}.idx")
-    lengths = (index.by_documents() if is_maxtext(described) else index).sequence_lengths
+    lengths = (index.join_sequences() if is_maxtext(described) else index).sequence_lengths
     found = [
         *_check_repeats(documents, "sequence", *part_of(description, described, len(lengths))),
         *_check_repeats(order, "sample", 0, len(order)),

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from dsindex.errors import UsageError
-from dsindex.store.urls import as_prefix, located
+from dsindex.store.urls import as_prefix, locate_dataset
 
 PBIN_SUFFIX = ".pbin"
 AnyPath: TypeAlias = str | os.PathLike[str]
@@ -56,7 +56,7 @@ def _names(datasets: AnyDataset | Caches | Iterable[AnyDataset]) -> tuple[str, .
         names += subject.prefixes if isinstance(subject, Result) else [os.fspath(subject)]
     if not names:
         raise ValueError("no dataset was given")
-    return tuple(map(located, names))
+    return tuple(map(locate_dataset, names))
 
 
 def single_prefix(dataset: AnyDataset | Iterable[AnyDataset]) -> str:

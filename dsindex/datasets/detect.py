@@ -17,8 +17,8 @@ from dsindex.formats.pickled_pairs import raw_index_path
 from dsindex.megatron.cache import DESCRIPTION_SUFFIX, descriptions_in
 from dsindex.megatron.plan import read_list
 from dsindex.store.errors import reading
-from dsindex.store.listing import find_stored
-from dsindex.store.local import open_file, what_is_no_file
+from dsindex.store.listing import find_with_beginning
+from dsindex.store.local import describe_special_file, open_file
 from dsindex.store.read import is_stored
 from dsindex.store.urls import is_url
 
@@ -60,7 +60,7 @@ def detect_dataset(path: str) -> DetectedDataset:
         InputError: If the path is missing, is not something that dsindex reads, or could mean several datasets.
         FormatError: If the file has none of the known formats, or cannot be read.
     """
-    if (file_kind := what_is_no_file(path)) is not None:
+    if (file_kind := describe_special_file(path)) is not None:
         raise InputError(f"{path}: {file_kind} is not a dataset")
     ending = next((suffix for suffix in _PREFIX_ENDINGS if path.endswith(suffix)), "")
     prefix = path.removesuffix(ending)
@@ -121,14 +121,14 @@ def _detect_file(path: str) -> DetectedDataset:
 
 def pack_layouts(prefix: str) -> dict[str, tuple[int, int]]:
     """Return the packs of instruction data: prefix → sequence length, multiple that conversations are padded to."""
-    paths = [path.removesuffix(".idx") for path in find_stored(f"{prefix}_packing_") if path.endswith(".idx")]
+    paths = [path.removesuffix(".idx") for path in find_with_beginning(f"{prefix}_packing_") if path.endswith(".idx")]
     matches = {path: match for path in paths if (match := PACKING.fullmatch(path)) and match[1] == prefix}
     return {path: (int(match[2]), int(match[3] or 1)) for path, match in matches.items()}
 
 
 def _refuse_missing(path: str) -> NoReturn:
     """Refuse a path without a dataset, and suggest datasets near it."""
-    paths = [] if is_url(path) else [*find_stored(os.path.join(path, "")), *find_stored(f"{path}_")]
+    paths = [] if is_url(path) else [*find_with_beginning(os.path.join(path, "")), *find_with_beginning(f"{path}_")]
     names = [name.removesuffix(".idx") for name in paths if name.endswith((".idx", PBIN_SUFFIX))]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     hint = f"choose one of {', '.join(names[:4])}{more}" if names else "check the path"

@@ -18,7 +18,7 @@ from dsindex.errors import FormatError
 from dsindex.formats.dtypes import starts_of
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.store.read import input_status, open_items
-from dsindex.store.urls import located
+from dsindex.store.urls import locate_dataset
 
 if TYPE_CHECKING:
     import os
@@ -56,7 +56,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         self, prefix: str | os.PathLike[str], *, check: bool = True, torch: bool = False, by_documents: bool = False
     ) -> None:
         self._keep_arguments(locals())
-        self.prefix = self.place = located(prefix)
+        self.prefix = self.place = locate_dataset(prefix)
         self._convert = tensor_maker(torch)
         self._arguments["check"] = False
         idx_path = f"{self.prefix}.idx"
@@ -69,7 +69,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         except (OSError, ValueError) as error:
             raise FormatError(f"{bin_path}: cannot be read ({getattr(error, 'strerror', error)})") from error
         check_index(idx_path, index, bin_size_bytes=size_bytes, every_entry=check)
-        index = index.by_documents() if by_documents else index
+        index = index.join_sequences() if by_documents else index
         self.num_documents = index.header.num_documents
         """Number of documents, including empty ones."""
         self.num_tokens = len(self._tokens)

@@ -27,7 +27,7 @@ from dsindex.datasets.samples import LocatedSample, SampleDataset, SamplePart
 from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.read import is_stored
-from dsindex.store.urls import located, refuse_address
+from dsindex.store.urls import locate_dataset, refuse_address
 from dsindex.text.fields import parse_record
 from dsindex.text.jq import Patterns, name_patterns
 
@@ -226,7 +226,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         texts = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in texts.items()}
         """Name -> id of each special token."""
-        path = refuse_address(os.fspath(jsonl_path), "expected a file on this machine, as lines are read one by one")
+        path = refuse_address(os.fspath(jsonl_path), "lines are read one by one, which needs a file on this machine")
         self.lines = RawLines(path, index_path)
         self.place = self.lines.path
 
@@ -322,7 +322,7 @@ class PackedInstructionDataset(Packs):
         torch: bool = False,
     ) -> None:
         self._keep_arguments(locals())
-        self.prefix = located(prefix)
+        self.prefix = locate_dataset(prefix)
         self._convert = tensor_maker(torch)
         self.sequence_length = sequence_length
         self._shape = {"sequence_length": sequence_length, "pad_id": pad_id, "pad_to_multiple": pad_to_multiple}

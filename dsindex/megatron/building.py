@@ -42,7 +42,7 @@ def count_parts(prefix: str, parts: Sequence[Part | None], of_documents: bool = 
     index = read_index(f"{prefix}.idx")
     bin_size_bytes = input_status(f"{prefix}.bin").size_bytes if is_stored(f"{prefix}.bin") else None
     check_index(f"{prefix}.idx", index, bin_size_bytes=bin_size_bytes)
-    lengths = (index.by_documents() if of_documents else index).sequence_lengths
+    lengths = (index.join_sequences() if of_documents else index).sequence_lengths
     bounds = [None if part is None else split_bounds(part, len(lengths)) for part in parts]
     return [
         None if pair is None else PartCounts(begin=pair[0], end=pair[1], tokens=count_tokens(lengths[slice(*pair)]))

@@ -37,7 +37,7 @@ from dsindex.megatron.flags import FIM_CLASS
 from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, hashed_settings, with_megatron_names
 from dsindex.store.errors import ABSENT, reading
 from dsindex.store.json_text import parse_json
-from dsindex.store.local import BlockDigester, is_there, open_file, retried
+from dsindex.store.local import BlockDigester, open_file, path_exists, retry
 from dsindex.store.read import digest_file, input_status, version_number
 from dsindex.store.urls import absolute
 
@@ -330,7 +330,7 @@ def descriptions_in(folder: str, ending: str = "") -> list[str]:
     """
     names: list[str] = []
     with reading(folder), contextlib.suppress(*ABSENT):
-        names = retried(lambda: os.listdir(folder or "."))
+        names = retry(lambda: os.listdir(folder or "."))
     return sorted(os.path.join(folder, name) for name in names if name.endswith(f"{ending}{DESCRIPTION_SUFFIX}"))
 
 
@@ -340,7 +340,7 @@ def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
     If there is no description, the path under its hash is returned.
     """
     hashed = cache_files(folder, identifiers).description
-    if is_there(hashed):
+    if path_exists(hashed):
         return hashed
     for path in descriptions_in(folder, f"-{identifiers['class']}-{split_of(identifiers)}"):
         with contextlib.suppress(FormatError):  # it may be another program's file
@@ -403,7 +403,7 @@ def open_array(source: IndexSource, name: str, *, length: int | None = None) -> 
     if not isinstance(array, np.ndarray):
         try:
             with np.errstate(over="ignore"):  # a damaged header may claim any shape
-                array = retried(lambda: np.load(place, mmap_mode="r", allow_pickle=False))
+                array = retry(lambda: np.load(place, mmap_mode="r", allow_pickle=False))
         except DAMAGED_ARRAY_ERRORS as error:
             raise FormatError(f"{place}: cannot be read as a {what} ({error})") from error
     shape: tuple[int, ...] = array.shape if isinstance(array, np.ndarray) else ()  # an .npz archive has none
@@ -473,10 +473,10 @@ def state_of(content: Content) -> FileState:
 
 def _state_at(path: str) -> FileState | None:
     """Return the state of a file; None if it is missing, and a state that equals no other if it is no regular file."""
-    if not is_there(path):
+    if not path_exists(path):
         return None
     with reading(path), contextlib.suppress(FileNotFoundError):  # a link to nothing
-        status = retried(lambda: os.stat(path))
+        status = retry(lambda: os.stat(path))
         if stat.S_ISREG(status.st_mode):
             return status.st_size, digest_file(path)
     return 0, "not a regular file"
@@ -501,7 +501,7 @@ def read_lengths(prefix: str, begin: int, end: int, *, of_documents: bool = Fals
     """
     path = f"{prefix}.idx"
     index = read_index(path)
-    known = (index.by_documents() if of_documents else index).sequence_lengths
+    known = (index.join_sequences() if of_documents else index).sequence_lengths
     if end > len(known):
         raise FormatError(f"{path}: it has {len(known)} sequences and had at least {end}", hint="run the command again")
     lengths = np.array(known[begin:end], dtype=np.int32, order="C")

@@ -42,7 +42,7 @@ from dsindex.megatron.cache import (
 from dsindex.megatron.epochs import DOCUMENT_DTYPE, SPLIT_NAMES, EpochCounts, shuffle_dtype
 from dsindex.megatron.plan import ContinuedBlend, ContinuedIndex, WeightCurve
 from dsindex.messages import THOUSANDS, count, show_value
-from dsindex.store.local import is_there
+from dsindex.store.local import path_exists
 from dsindex.store.read import digest_file
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def read_first_job(path: str) -> tuple[FirstCache, list[FirstCache]]:
         InputError: If the folder does not have exactly one train cache.
         FormatError: If they are damaged, or were changed after dsindex wrote them.
     """
-    if is_there(os.path.join(path, ".")):  # a folder, or a link to one
+    if path_exists(os.path.join(path, ".")):  # a folder, or a link to one
         path = find_cache(descriptions_in(path), TRAIN, place=f"--continue-from {path}")
     own = _read_first(path)
     parts = own.described.get("datasets")

@@ -8,7 +8,7 @@ import xxhash
 from dsindex.errors import InputError, OutputError
 from dsindex.store import local as storage
 from dsindex.store.errors import output_error
-from dsindex.store.listing import find_stored
+from dsindex.store.listing import find_with_beginning
 
 
 def test_digest_of_known_bytes_is_pinned():
@@ -123,4 +123,4 @@ def test_what_cannot_be_read_is_not_absent(tmp_path, failing):
         storage.LOCAL.list(str(tmp_path))
     failing("scandir", errno.EACCES, 1)
     with pytest.raises(InputError, match="Permission denied"):
-        find_stored(f"{tmp_path}/fi")
+        find_with_beginning(f"{tmp_path}/fi")
