@@ -64,10 +64,10 @@ class MarkedText(NamedTuple):
         encoded, all_spans = check_text(text), tuple(spans)
         ends = tuple(chain.from_iterable(all_spans))
         if len(text) != len(encoded):
-            places = {0: 0}
-            for before, place in pairwise(sorted({0, *ends})):
-                places[place] = places[before] + len(text[before:place].encode())
-            ends = tuple(places[end] for end in ends)
+            byte_offsets = {0: 0}
+            for previous, index in pairwise(sorted({0, *ends})):
+                byte_offsets[index] = byte_offsets[previous] + len(text[previous:index].encode())
+            ends = tuple(byte_offsets[end] for end in ends)
         return cls(text, all_spans, encoded, ends)
 
 
@@ -127,8 +127,8 @@ class ChatTokenizer:
             TokenizerError: If a file is missing or invalid.
         """
         special_tokens, chat_templates = read_chat_files(path)
-        loaded = load_tokenizer(str(path))
-        return cls(loaded.content.decode(), special_tokens=special_tokens, chat_templates=chat_templates)
+        tokenizer = load_tokenizer(str(path))
+        return cls(tokenizer.content.decode(), special_tokens=special_tokens, chat_templates=chat_templates)
 
     def __reduce__(self) -> tuple[Any, ...]:
         make = functools.partial(ChatTokenizer, special_tokens=self.special_tokens, chat_templates=self.chat_templates)
@@ -340,10 +340,10 @@ class FastTexts:
             TokenizerError: If the engine and the reference return different tokens or masks for an audited text.
         """
         batch = self._encoder.encode([text.text for text in texts])
-        places = starts_of(self._token_bytes.take(batch.tokens))
+        offsets = starts_of(self._token_bytes.take(batch.tokens))
         # The byte offset, counted over the tokens of all texts, at which each text's tokens begin.
-        bases = places[starts_of(batch.lengths)]
-        mask = mask_from_spans(places[:-1], places[1:], _byte_spans(texts, bases))
+        bases = offsets[starts_of(batch.lengths)]
+        mask = mask_from_spans(offsets[:-1], offsets[1:], _byte_spans(texts, bases))
         masked_tokens = [
             MaskedTokens(tokens=tokens, mask=mask[begin:end])
             for tokens, (begin, end) in zip(batch.split(), pairwise(starts_of(batch.lengths).tolist()), strict=True)
@@ -385,12 +385,12 @@ class FastTexts:
     def _token_bytes(self) -> NDArray[np.int32]:
         """Byte length of each token, indexed by id; 0 for an unused id."""
         vocabulary: dict[str, int] = self._tokenizer_json["model"]["vocab"]
-        added = self._tokenizer_json.get("added_tokens") or []
-        size = 1 + max(chain(vocabulary.values(), (token["id"] for token in added)), default=0)
+        added_tokens = self._tokenizer_json.get("added_tokens") or []
+        size = 1 + max(chain(vocabulary.values(), (token["id"] for token in added_tokens)), default=0)
         lengths = np.zeros(size, np.int32)
         # In the vocabulary, each character stands for one byte. Added tokens are plain text, so they are set below.
         lengths[list(vocabulary.values())] = list(map(len, vocabulary))
-        for token in added:
+        for token in added_tokens:
             lengths[token["id"]] = len(token["content"].encode())
         return lengths
 
