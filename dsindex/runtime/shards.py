@@ -129,7 +129,7 @@ class Shards(Assembly):
         sizes = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
         for place, output in enumerate(job.outputs):
             dataset, key = divmod(place, self._per_dataset)
-            merged, end = self._merged(output), output.size_bytes
+            merged, end = self._records_of(output), output.size_bytes
             for number in takewhile(known.__contains__, self._shards_of(dataset)):
                 tokens = known[number].keys[key].bin
                 begin, end = end, end + tokens.size_bytes

@@ -221,7 +221,7 @@ class Journal:
         """Whether any shard, range or file is recorded."""
         return bool(self.shards) or any(self._merged.values())
 
-    def merged(self, plan: str, output: str) -> dict[int | str, RangeMerged | FileComplete]:
+    def records_of(self, plan: str, output: str) -> dict[int | str, RangeMerged | FileComplete]:
         """Return the merged parts of a plan's output: ranges of the token file by number, other files by suffix."""
         return self._merged[plan, output]
 
