@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dsindex.runtime.job import Job
 
 Work: TypeAlias = tuple[Output, int | str]
-"""An output, with the number of a range of its token file or the suffix of a whole file."""
+"""An output and one of its parts: the number of a range of its token file, or the suffix of a whole file."""
 Key: TypeAlias = Work | int
 """Work, or a shard's number."""
 Calls: TypeAlias = "Iterable[tuple[Key, Call]]"
@@ -54,11 +54,11 @@ class Assembly:
         self.waiting: list[Work] = []
         """Work that failed on a damaged shard; it runs again once the shard is remade."""
         self.is_completing = False
-        """Whether all shards are made; only then does the progress stage count merged bytes."""
+        """Whether the shards are made and the stage `merge` counts the merged bytes."""
         self._check_records()
 
     def _records_of(self, output: Output) -> dict[int | str, RangeMerged | FileComplete]:
-        return self.job.journal.merged(self.job.plan.plan_id, output.name)
+        return self.job.journal.records_of(self.job.plan.plan_id, output.name)
 
     def _check_records(self) -> None:
         """Forget ranges and files of earlier runs that differ from their records."""
@@ -183,7 +183,7 @@ class Assembly:
         return [self._files_of(output) for output in outputs]
 
     def _files_of(self, output: Output) -> dict[str, StoredFile]:
-        """Return an output's files by suffix, sorted as in manifests; a local token file comes from its ranges."""
+        """Return an output's files by suffix, sorted as in manifests; a token file that was merged in ranges is finished."""
         lines = self._records_of(output).values()
         files = {line.file.name: line.file for line in lines if isinstance(line, FileComplete)}
         if output.has_ranges:
@@ -191,6 +191,7 @@ class Assembly:
         return {suffix: files[suffix] for suffix in sorted(output.suffixes)}
 
     def _finish_token_file(self, output: Output) -> StoredFile:
+        """Create the token file if it has no bytes, or truncate it if it was longer; combine the digests of its ranges."""
         size_bytes, name = output.size_bytes, output.token_suffix
         status = find(output.token_path)
         if status is None and not size_bytes:

@@ -127,26 +127,24 @@ class Dispatch(Generic[K]):
 
     def _handle_fault(self, flight: _Flight[K], error: BaseException, *, worker_lost: bool) -> None:
         """Schedule a retry if one may help; otherwise keep the error, unless an earlier call has one."""
-        attempts = most_attempts = 0
+        tries = most_tries = 0
         if worker_lost:
             flight.num_lost += 1
             self._executor.lost_workers += 1
-            attempts, most_attempts = flight.num_lost, MOST_LOST_WORKERS
+            tries, most_tries = flight.num_lost, MOST_LOST_WORKERS
         elif is_machine_fault(error):
             flight.num_failures += 1
-            attempts, most_attempts = flight.num_failures, MOST_FAILURES
-        if attempts < most_attempts:
+            tries, most_tries = flight.num_failures, MOST_FAILURES
+        if tries < most_tries:
             self._executor.retries += 1
             pause = PAUSE_SECONDS * 2 ** (flight.num_failures + flight.num_lost - 1)
             flight.begins = time.monotonic() + pause
             self._paused.append(flight)
             return
-        if attempts:
+        if tries:
             call, cause = flight.call, error
             last = cause.sentence if isinstance(cause, DsindexError) else cause
-            error = TaskError(
-                f"{call.name} ({call.place}): given up after {attempts} attempts; the last failed: {last}"
-            )
+            error = TaskError(f"{call.name} ({call.place}): given up after {tries} attempts; the last failed: {last}")
             error.__cause__ = cause
         if self._fault is None or flight.turn < self._fault[0]:
             self._fault = (flight.turn, error)

@@ -80,10 +80,10 @@ class NodeCheck:
 
     def faults(self) -> Iterator[str]:
         """Yield a sentence for each difference on this node."""
-        versions_here = versions()
+        installed = versions()
         for name, version in self.versions.items():
-            if versions_here[name] != version:
-                yield f"{name} is {versions_here[name]} here and {version} on the driver's node; install the same version"
+            if installed[name] != version:
+                yield f"{name} is {installed[name]} here and {version} on the driver's node; install the same version"
         remedy = "mount the same storage under the same path on every node"
         for path, size_bytes in self.sizes.items():
             size_text = f"{os.path.getsize(path):,} bytes" if os.path.isfile(path) else "no file"
