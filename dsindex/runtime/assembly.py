@@ -183,7 +183,7 @@ class Assembly:
         return [self._files_of(output) for output in outputs]
 
     def _files_of(self, output: Output) -> dict[str, StoredFile]:
-        """Return an output's files by suffix, sorted as in manifests; a token file that was merged in ranges is finished."""
+        """Return an output's files by suffix, sorted as in manifests; finish a token file that was merged in ranges."""
         lines = self._records_of(output).values()
         files = {line.file.name: line.file for line in lines if isinstance(line, FileComplete)}
         if output.has_ranges:
@@ -191,7 +191,7 @@ class Assembly:
         return {suffix: files[suffix] for suffix in sorted(output.suffixes)}
 
     def _finish_token_file(self, output: Output) -> StoredFile:
-        """Create the token file if it has no bytes, or truncate it if it was longer; combine the digests of its ranges."""
+        """Create an empty token file, or truncate one that was longer; combine the digests of its ranges."""
         size_bytes, name = output.size_bytes, output.token_suffix
         status = find(output.token_path)
         if status is None and not size_bytes:
