@@ -162,7 +162,7 @@ class Phase(msgspec.Struct, frozen=True):
 
     begin: int
     """First sample of the phase."""
-    what: str
+    kind: str = msgspec.field(name="what")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
