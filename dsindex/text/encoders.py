@@ -85,9 +85,9 @@ class Engine:
 
     def describe(self) -> str:
         """Return a description of the engine for reports."""
-        if self.fast is None:
-            return f"{self.reference} {self.reference_version}, the reference"
         reference = f"{self.reference} {self.reference_version}"
+        if self.fast is None:
+            return f"{reference}, the reference"
         return f"gigatoken {self.version}, and with {reference} where the two can differ"
 
     def describe_fallback(self) -> str | None:
@@ -469,8 +469,7 @@ def encode_by_reference(tokenizer: Tokenizer, texts: Sequence[str], *, add_speci
     Raises:
         UnencodableError: If the library fails on some of the texts.
     """
-    call = partial(_call_library, tokenizer, add_special_tokens=add_special_tokens)
-    return encode_all(call, texts, tokenizer)
+    return encode_all(partial(_call_library, tokenizer, add_special_tokens=add_special_tokens), texts, tokenizer)
 
 
 def _call_library(tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tokens: bool) -> list[Sequence[int]]:

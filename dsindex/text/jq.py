@@ -181,8 +181,7 @@ class PatternAnswers:
         pattern = self._patterns.fields[name]
         values = _checked(pattern, self._found["fields"][list(self._patterns.fields).index(name)])["values"]
         if len(values) > 1:
-            shown = f"pattern `{pattern}` returns {len(values)} values; leave out `[]`"
-            raise RecordProblem("pattern-error", shown)
+            raise RecordProblem("pattern-error", f"pattern `{pattern}` returns {len(values)} values; leave out `[]`")
         return values[0] if values else None
 
     def selected(self, number: int) -> list[bool]:

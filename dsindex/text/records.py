@@ -112,7 +112,8 @@ def _open_decoder(
 
     names = [[".".join(name_fields(path, kind)) for path in paths] for paths in by_key]
     getters = [operator.attrgetter(*own) if len(own) == 1 else partial(_find_text, own) for own in names]
-    compared = {path: name_fields(path, Any) for path in (() if condition is None else condition.paths)}
+    where_paths = () if condition is None else condition.paths
+    where_getters = {path: partial(_find, name_fields(path, Any)) for path in where_paths}
     decoder = msgspec.json.Decoder(_struct(tree, dict(folder_values)), float_hook=read_decimal)
 
     def decode(lines: memoryview[int], num_lines: int) -> Decoded | None:
@@ -122,7 +123,7 @@ def _open_decoder(
             pa.LargeStringArray.from_buffers(1, whole, pa.py_buffer(lines)).validate(full=True)
             records = decoder.decode_lines(lines)
             if len(records) == num_lines and condition is not None:
-                kept = condition.holds({path: [_find(own, each) for each in records] for path, own in compared.items()})
+                kept = condition.holds({path: list(map(get, records)) for path, get in where_getters.items()})
                 records = list(compress(records, kept.tolist()))
             values = [list(map(get, records)) for get in getters]
         except (pa.ArrowInvalid, msgspec.MsgspecError, RecursionError, ArithmeticError, AttributeError):
