@@ -102,8 +102,8 @@ def _look_at(found: InputPath, *, wanted: InputFormat, selection: Selection | No
     with found.prefix_errors():
         hint = "check --input, which takes files, folders and patterns, and - for a pipe"
         with reading(path, hint=hint), store_of(stored).open(stored, found.status) as file:
-            form = detect_form(file, shown_as=path, wanted=wanted)
-        whole = TextPart.of(InputStatus(path=stored, size_bytes=file.size_bytes, version=file.version), form)
+            form = detect_form(file, shown_as=path, requested_format=wanted)
+        whole = TextPart.of_file(InputStatus(path=stored, size_bytes=file.size_bytes, version=file.version), form)
         if not form.is_table:
             text_bytes = whole.size_bytes * (1 if form.container == "plain" else TEXT_PER_STORED_BYTE)
             return InputFile(path=path, parts=(replace(whole, text_bytes=text_bytes),))
