@@ -102,5 +102,5 @@ class InstructionStatistics:
     def of_counts(cls, counts: Mapping[str, int]) -> InstructionStatistics:
         """Build statistics from the counts in a manifest."""
         notes = {name.removeprefix(NOTE): value for name, value in counts.items() if name.startswith(NOTE)}
-        numbers = {own.name: counts.get(own.name, 0) for own in fields(cls) if own.name != "notes"}
+        numbers = {count.name: counts.get(count.name, 0) for count in fields(cls) if count.name != "notes"}
         return cls(notes=notes, **numbers)

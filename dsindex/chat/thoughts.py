@@ -51,9 +51,9 @@ def find_tag_pairs(template: str) -> tuple[TagPair, ...]:
     >>> find_tag_pairs("{{ '[THINK]' + m.reasoning + '[/THINK]' }}")
     (('<think>', '</think>'), ('[THINK]', '[/THINK]'))
     """
-    known = [pair for pair in TAG_PAIRS if pair[0] in template]
-    own = [(f"<{name}>", f"</{name}>") for name in _TAG_NAME.findall(template) if f"</{name}>" in template]
-    return tuple(dict.fromkeys([THINK, *known, *own]))
+    known_pairs = [pair for pair in TAG_PAIRS if pair[0] in template]
+    new_pairs = [(f"<{name}>", f"</{name}>") for name in _TAG_NAME.findall(template) if f"</{name}>" in template]
+    return tuple(dict.fromkeys([THINK, *known_pairs, *new_pairs]))
 
 
 def find_thoughts(
@@ -113,15 +113,15 @@ def drop_thoughts(text: str, pairs: tuple[TagPair, ...]) -> str:
     >>> drop_thoughts("<think>Sum.</think> Sure<think>I add.</think>two.", (THINK,))
     'Sure two.'
     """
-    kept: list[str] = []
+    pieces: list[str] = []
     position = 0
     for begin, end in find_thoughts(text, pairs):
         piece = text[position:begin].rstrip()
         gap, position = text[position + len(piece) : begin], skip_blanks(text, end, len(text))
         if piece:
-            kept += [piece, max(gap, text[end:position], key=len) or " "]
+            pieces += [piece, max(gap, text[end:position], key=len) or " "]
     rest = text[position:]
-    return "".join(kept if rest else kept[:-1]) + rest
+    return "".join(pieces if rest else pieces[:-1]) + rest
 
 
 def has_other_tags(text: str) -> bool:

@@ -61,14 +61,14 @@ class MarkedText(NamedTuple):
         Raises:
             RecordProblem: If the text has a lone surrogate.
         """
-        encoded, kept = check_text(text), tuple(spans)
-        ends = tuple(chain.from_iterable(kept))
+        encoded, all_spans = check_text(text), tuple(spans)
+        ends = tuple(chain.from_iterable(all_spans))
         if len(text) != len(encoded):
             places = {0: 0}
             for before, place in pairwise(sorted({0, *ends})):
                 places[place] = places[before] + len(text[before:place].encode())
             ends = tuple(places[end] for end in ends)
-        return cls(text, kept, encoded, ends)
+        return cls(text, all_spans, encoded, ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,13 +161,13 @@ class ChatTokenizer:
         Raises:
             UnencodableError: If the library fails on one of the texts.
         """
-        found = []
+        masked_tokens = []
         for text in texts:
             encoded = self.encode(text.text)
             spans = np.array([span for span in text.spans if span[0] < span[1]], np.int64).reshape(-1, 2)
             begins, ends = encoded.offsets.T
-            found.append(MaskedTokens(tokens=encoded.ids, mask=mask_from_spans(begins, ends, spans)))
-        return found
+            masked_tokens.append(MaskedTokens(tokens=encoded.ids, mask=mask_from_spans(begins, ends, spans)))
+        return masked_tokens
 
     def special_id(self, name: str, text: str) -> int:
         """Return the id of a special token.
@@ -216,23 +216,23 @@ def read_chat_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
         return {}, {}
     config = read_folder_config(str(folder))
     tokens = {name: token_text(value) for name, value in config.items() if name.endswith("_token")}
-    given = config.get("chat_template") or []
-    entries = [{"name": "default", "template": given}] if isinstance(given, str) else given
+    chat_template = config.get("chat_template") or []
+    entries = [{"name": "default", "template": chat_template}] if isinstance(chat_template, str) else chat_template
     try:
         templates = {entry["name"]: entry["template"] for entry in entries}
     except (TypeError, KeyError):
         templates = {"": None}
     if not all(isinstance(text, str) for text in templates.values()):
         raise TokenizerError(f"{folder}: chat_template is neither a text nor a list of names and templates")
-    named = [("default", folder / "chat_template.jinja")]
-    named += [(file.stem, file) for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))]
-    for name, file in named:
+    template_files = [("default", folder / "chat_template.jinja")]
+    template_files += [(file.stem, file) for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))]
+    for name, file in template_files:
         if is_stored(str(file)):
             try:
                 templates[name] = read_tokenizer_bytes(str(file)).decode()
             except UnicodeDecodeError as error:
-                msg = f"{file}: the chat template is not UTF-8 (byte {error.start})"
-                raise TokenizerError(msg) from error
+                problem = f"{file}: the chat template is not UTF-8 (byte {error.start})"
+                raise TokenizerError(problem) from error
     return {name: text for name, text in tokens.items() if text is not None}, templates
 
 
@@ -340,28 +340,28 @@ class FastTexts:
             TokenizerError: If the engine and the reference return different tokens or masks for an audited text.
         """
         batch = self._encoder.encode([text.text for text in texts])
-        places = starts_of(self._lengths.take(batch.tokens))
+        places = starts_of(self._token_bytes.take(batch.tokens))
         # The byte offset, counted over the tokens of all texts, at which each text's tokens begin.
         bases = places[starts_of(batch.lengths)]
-        mask = mask_from_spans(places[:-1], places[1:], _places_of_spans(texts, bases))
-        found = [
+        mask = mask_from_spans(places[:-1], places[1:], _byte_spans(texts, bases))
+        masked_tokens = [
             MaskedTokens(tokens=tokens, mask=mask[begin:end])
             for tokens, (begin, end) in zip(batch.split(), pairwise(starts_of(batch.lengths).tolist()), strict=True)
         ]
-        is_placed = (np.diff(bases) == [len(text.encoded) for text in texts]).tolist()
+        are_placed = (np.diff(bases) == [len(text.encoded) for text in texts]).tolist()
         for number, rendered in enumerate(texts):
-            placed = is_placed[number] and self._is_unchanged(rendered.encoded)
-            if placed and not _is_audited(rendered.encoded):
+            has_positions = are_placed[number] and self._is_unchanged(rendered.encoded)
+            if has_positions and not _is_audited(rendered.encoded):
                 continue
-            [wanted] = self._reference.encode_spans([rendered])
-            if placed and not _are_equal(found[number], wanted):
+            [reference] = self._reference.encode_spans([rendered])
+            if has_positions and not _are_equal(masked_tokens[number], reference):
                 raise difference_error(self._tokenizer, self._engine, rendered.text)
-            found[number] = wanted
-        return found
+            masked_tokens[number] = reference
+        return masked_tokens
 
     def why_unplaced(self) -> str | None:
         """Return why the byte lengths of tokens do not give their positions in the text; None if they do."""
-        document = self._document
+        document = self._tokenizer_json
         if document["model"].get("byte_fallback"):
             return "masks need the characters of each token, which it tells for byte-level BPE alone"
         if adds_prefix_space(document):
@@ -373,19 +373,19 @@ class FastTexts:
 
     def _is_unchanged(self, encoded: bytes) -> bool:
         """Tell whether the normalizer leaves a text unchanged; for byte-level BPE, the fast engine accepts only NFC."""
-        has_normalizer = self._document.get("normalizer") is not None
+        has_normalizer = self._tokenizer_json.get("normalizer") is not None
         return not has_normalizer or encoded.isascii() or unicodedata.is_normalized("NFC", encoded.decode())
 
     @functools.cached_property
-    def _document(self) -> dict[str, Any]:
+    def _tokenizer_json(self) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(self._tokenizer.content)
         return document
 
     @functools.cached_property
-    def _lengths(self) -> NDArray[np.int32]:
+    def _token_bytes(self) -> NDArray[np.int32]:
         """Byte length of each token, indexed by id; 0 for an unused id."""
-        vocabulary: dict[str, int] = self._document["model"]["vocab"]
-        added = self._document.get("added_tokens") or []
+        vocabulary: dict[str, int] = self._tokenizer_json["model"]["vocab"]
+        added = self._tokenizer_json.get("added_tokens") or []
         size = 1 + max(chain(vocabulary.values(), (token["id"] for token in added)), default=0)
         lengths = np.zeros(size, np.int32)
         # In the vocabulary, each character stands for one byte. Added tokens are plain text, so they are set below.
@@ -395,7 +395,7 @@ class FastTexts:
         return lengths
 
 
-def _places_of_spans(texts: Sequence[MarkedText], bases: NDArray[np.int64]) -> NDArray[np.int64]:
+def _byte_spans(texts: Sequence[MarkedText], bases: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return begin and end (exclusive) of all non-empty spans, as byte offsets over all texts; shape [spans, 2].
 
     If a text's tokens have fewer bytes than the text, its spans are cut at the end of its tokens, so that they do not

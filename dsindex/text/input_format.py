@@ -78,13 +78,13 @@ _OTHER_SUFFIXES = {
 """Suffix of a file that is neither JSON lines nor a table → hint."""
 
 
-def detect_form(file: Readable, *, shown_as: str, requested_format: InputFormat = "auto") -> InputForm:
+def detect_form(file: Readable, *, shown_as: str, input_format: InputFormat = "auto") -> InputForm:
     """Detect the compression of a file, and its format if it is a table; any other file has the wanted format.
 
     Args:
         file: The file or the object.
         shown_as: The file's name in messages.
-        requested_format: The format of a file that is not a table.
+        input_format: The format of a file that is not a table.
 
     Raises:
         InputError: If the format is not supported, or does not match the suffix.
@@ -99,9 +99,9 @@ def detect_form(file: Readable, *, shown_as: str, requested_format: InputFormat 
     stem, suffix = os.path.splitext(shown_as.lower())
     if suffix in SUFFIXES:
         suffix = os.path.splitext(stem)[1]
-    if requested_format == "auto" and suffix in _OTHER_SUFFIXES:
+    if input_format == "auto" and suffix in _OTHER_SUFFIXES:
         raise InputError(f"{shown_as}: not JSON lines, Parquet or Arrow", hint=_OTHER_SUFFIXES[suffix])
-    form = InputForm(container=container, format="jsonl" if requested_format == "auto" else requested_format)
+    form = InputForm(container=container, format="jsonl" if input_format == "auto" else input_format)
     return JSON_LINES if form == JSON_LINES else form
 
 
