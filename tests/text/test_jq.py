@@ -22,7 +22,7 @@ def select(pattern, value):
     """What one masking pattern selects of its field."""
     mask = parse_mask_pattern(pattern)
     patterns = Patterns({mask.field: f".{mask.field}"}, [mask])
-    return patterns.read({mask.field: value}).selected(0)
+    return patterns.read({mask.field: value}).read_mask(0)
 
 
 @pytest.mark.quick(4)
