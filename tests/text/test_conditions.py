@@ -52,9 +52,9 @@ def outcome(blocks):
     """The values of each record by line, and the reason of each bad record."""
     kept, bad = {}, {}
     for block in blocks:
-        values = zip(*(map(list, column.by_record()) for column in block.columns.values()), strict=True)
+        values = zip(*(map(list, column.items_by_record()) for column in block.columns.values()), strict=True)
         kept |= zip(block.lines.tolist(), values, strict=True)
-        bad |= {record.line: record.reason for record in block.bad}
+        bad |= {record.line: record.reason for record in block.bad_records}
     return kept, bad
 
 
