@@ -532,9 +532,8 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
         )
     if config.control_tokens == "refuse" and (split := tokenizer.split_tokens(control_tokens(config.chat_template))):
         raise TokenizerError(
-            f"chat_template: the tokenizer has no single ids for its control tokens {', '.join(split)}, so a model "
-            "would learn them in pieces; take a template that fits the tokenizer, add them to its added tokens, or set "
-            "`control_tokens: allow`"
+            f"chat_template: the tokenizer splits its control tokens {', '.join(split)}, so a model would learn pieces",
+            hint="choose a template that fits the tokenizer, make them added tokens, or set `control_tokens: allow`",
         )
     return ChatTemplate(
         source,

@@ -180,8 +180,8 @@ class ChatTokenizer:
         if len(ids) != 1 or self._tokenizer.token_to_id(text) != ids[0]:
             shown = ", ".join(f"{self.token_text(i)!r} ({i})" for i in ids) or "none"
             raise TokenizerError(
-                f"special token {name} = {text!r} is not a single id of its own, but {len(ids)} ids: {shown}; "
-                "add it to the tokenizer's added tokens, or choose one that the tokenizer has"
+                f"special token {name} = {text!r} is not a single id of its own, but {len(ids)} ids: {shown}",
+                hint="make it one of the tokenizer's added tokens, or choose one that the tokenizer has",
             )
         return int(ids[0])
 

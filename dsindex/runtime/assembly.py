@@ -76,7 +76,7 @@ class Assembly:
 
     def range_calls(self, output: Output, numbers: Iterable[int]) -> Iterator[tuple[Key, Call]]:
         """Yield the calls that merge ranges of an output on a disk, skipping merged ranges."""
-        for number in numbers if output.by_ranges else ():
+        for number in numbers if output.has_ranges else ():
             if number not in self._merged(output):
                 yield self._call(output, number)
 
@@ -120,7 +120,7 @@ class Assembly:
         output, what = key
         if isinstance(answer, Damaged):
             self.waiting.append(key)
-            return self.make_again(answer)
+            return self.remake_shard(answer)
         journal, merged, num_bytes = self.job.journal, (self.job.plan.plan_id, output.name), 0
         if isinstance(what, int):
             num_bytes = output.range_task(what).size_bytes
@@ -133,7 +133,7 @@ class Assembly:
             self.job.reporter.advance(num_bytes, tasks=int(isinstance(what, int)))
         return ()
 
-    def make_again(self, damaged: Damaged) -> Calls:
+    def remake_shard(self, damaged: Damaged) -> Calls:
         """Return the calls that remake the shard of a damaged file; implemented by jobs that make shards."""
         raise NotImplementedError
 
@@ -163,11 +163,11 @@ class Assembly:
         outputs = self.job.outputs
         work, last = list[Work](), list[Work]()
         for output in outputs:
-            if output.by_ranges:
+            if output.has_ranges:
                 work += [(output, number) for number in output.ranges if number not in self._merged(output)]
-            whole = [suffix for suffix in output.suffixes if suffix != output.token_suffix or not output.by_ranges]
+            whole = [suffix for suffix in output.suffixes if suffix != output.token_suffix or not output.has_ranges]
             missing = [suffix for suffix in whole if suffix not in self._merged(output)]
-            if output.in_bucket and output.suffixes[-1] in missing:
+            if output.is_in_bucket and output.suffixes[-1] in missing:
                 last.insert(0, (output, missing.pop()))
             work += [(output, suffix) for suffix in missing]
         ranges = [output.range_task(what).size_bytes for output, what in work if isinstance(what, int)]
@@ -186,7 +186,7 @@ class Assembly:
         """Return an output's files by suffix, sorted as in manifests; a local token file comes from its ranges."""
         lines = self._merged(output).values()
         files = {line.file.name: line.file for line in lines if isinstance(line, FileComplete)}
-        if output.by_ranges:
+        if output.has_ranges:
             files[output.token_suffix] = self._token_file(output)
         return {suffix: files[suffix] for suffix in sorted(output.suffixes)}
 

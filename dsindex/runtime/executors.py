@@ -105,7 +105,7 @@ class Worker:
     received: set[str] = field(default_factory=set)
     """Keys of the shared values already sent to it."""
 
-    def take_new(self, call: Call) -> list[Shared]:
+    def take_unsent(self, call: Call) -> list[Shared]:
         """Return the shared values of a call that this worker lacks, and count them as sent."""
         new = [each for each in call.arguments if isinstance(each, Shared) and each.key not in self.received]
         self.received.update(each.key for each in new)
@@ -332,7 +332,7 @@ class ProcessExecutor(Executor):
 
     def give(self, worker: Worker, call: Call) -> Future[Any]:
         """Send a call, with only those shared values that the process lacks."""
-        new = worker.take_new(call)
+        new = worker.take_unsent(call)
         known = (Shared(each.key) if isinstance(each, Shared) and each not in new else each for each in call.arguments)
         future: Future[Any] = worker.handle.submit(run_guarded, call.function, tuple(known))
         return future

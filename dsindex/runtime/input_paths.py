@@ -35,11 +35,11 @@ from msgspec import Struct
 
 from dsindex.errors import InputError
 from dsindex.runtime.work_folder import MARKER_FILE
-from dsindex.store.huggingface import described_configurations, forget_commits, pin
+from dsindex.store.huggingface import forget_commits, pin, read_configurations
 from dsindex.store.listing import expand_pattern, is_folder, is_match, list_files
 from dsindex.store.local import LOCAL
 from dsindex.store.protocol import store_of
-from dsindex.store.urls import ONLY_INPUTS, absolute, joined, locate, refuse_address
+from dsindex.store.urls import ONLY_INPUTS, absolute, join_path, locate, refuse_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -78,7 +78,7 @@ _SHOWN_KINDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundPath:
+class InputPath:
     """One input, and where it was named."""
 
     path: str
@@ -95,7 +95,7 @@ class FoundPath:
         return self.path == STANDARD_INPUT and not self.origin
 
     @contextmanager
-    def errors_placed(self) -> Iterator[None]:
+    def prefix_errors(self) -> Iterator[None]:
         """Prefix errors about this path with the list and line that name it, if a list does.
 
         Raises:
@@ -118,7 +118,7 @@ def find_paths(
     exclude: Sequence[str] = (),
     standard_input: str | None = None,
     say: Callable[[str], object] = lambda _: None,
-) -> list[FoundPath]:
+) -> list[InputPath]:
     """Resolve inputs to paths, in the order of the output.
 
     Args:
@@ -134,14 +134,14 @@ def find_paths(
         InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
     """
     forget_commits()
-    found: list[FoundPath] = []
+    found: list[InputPath] = []
     has_folders = False
     for entry in [*_given(patterns, standard_input), *_listed(lists)]:
         if entry.is_standard_input or not is_folder(entry.path):
             found += [] if _is_excluded(entry.path.split("/"), exclude) else [entry]
             continue
         has_folders = True
-        with entry.errors_placed():
+        with entry.prefix_errors():
             files = find_folder_files(entry.path, split, config=config, exclude=exclude, say=say)
         found += [_found(path, entry.origin, status) for path, status in files]
     for flag, name in (("split", split), ("config", config)):
@@ -156,29 +156,29 @@ def _is_excluded(parts: Sequence[str], exclude: Sequence[str]) -> bool:
     return any(is_match(parts[n:], pattern.split("/")) for pattern in exclude for n in range(len(parts)))
 
 
-def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[FoundPath]:
+def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[InputPath]:
     for pattern in patterns:
         if pattern != STANDARD_INPUT:
             for path, status in expand_pattern(locate(pattern)):
                 yield _found(path, status=status)
         elif standard_input is not None:
-            yield FoundPath(path=pattern, absolute_path=standard_input)
+            yield InputPath(path=pattern, absolute_path=standard_input)
         else:
             raise InputError("-: a later build cannot read standard input again", hint="save it to a file")
 
 
-def _listed(lists: Iterable[str]) -> Iterator[FoundPath]:
+def _listed(lists: Iterable[str]) -> Iterator[InputPath]:
     for path in lists:
         for origin, entry in _read_list(path):
-            with FoundPath(path=entry, absolute_path="", origin=origin).errors_placed():
+            with InputPath(path=entry, absolute_path="", origin=origin).prefix_errors():
                 found = _found(entry, origin)
             yield found
 
 
-def _found(path: str, origin: str = "", status: InputStatus | None = None) -> FoundPath:
+def _found(path: str, origin: str = "", status: InputStatus | None = None) -> InputPath:
     path = pin(locate(path))
     known = absolute(path)
-    return FoundPath(path=path, absolute_path=path if path == known else known, origin=origin, status=status)
+    return InputPath(path=path, absolute_path=path if path == known else known, origin=origin, status=status)
 
 
 def _read_list(path: str) -> Iterator[tuple[str, str]]:
@@ -316,7 +316,7 @@ def _refuse_table_formats(folder: str, names: Mapping[Parts, set[str]]) -> None:
         if "_delta_log" in inside or is_iceberg:
             what = "an Iceberg table" if is_iceberg else "a Delta table"
             raise InputError(
-                f"{joined(folder, '/'.join(place))}: this is {what}, whose log says which of its files count",
+                f"{join_path(folder, '/'.join(place))}: this is {what}, whose log says which of its files count",
                 hint="export the rows as Parquet, for example COPY (FROM "
                 + ("iceberg_scan" if is_iceberg else "delta_scan")
                 + "('FOLDER')) TO 'rows.parquet' in DuckDB",
@@ -338,12 +338,12 @@ def _saved_files(folder: str, place: Parts) -> set[str] | None:
     Raises:
         InputError: If it cannot be read, or the records are not in the order of the files.
     """
-    path = joined(folder, "/".join([*place, _STATE_FILE]))
+    path = join_path(folder, "/".join([*place, _STATE_FILE]))
     found = store_of(path).read(path)
     try:
         state = msgspec.json.decode(b"{}" if found is None else found[0], type=_State)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}; save the dataset again with datasets.save_to_disk") from error
+        raise InputError(f"{path}: {error}", hint="save the dataset again with datasets.save_to_disk") from error
     if state.indices:
         raise InputError(
             f"{path}: the dataset has an indices mapping, so its records are not in the order of its files",
@@ -378,7 +378,7 @@ def _configured_files(folder: str, wanted: str | None) -> list[tuple[str | None,
         InputError: If there is no such configuration, or several without a default.
     """
     try:
-        configurations = [msgspec.convert(each, _Configuration) for each in described_configurations(folder)]
+        configurations = [msgspec.convert(each, _Configuration) for each in read_configurations(folder)]
     except msgspec.ValidationError as error:
         raise InputError(f"{folder}README.md: {error}", hint="name the files by a pattern instead") from error
     if not configurations and wanted is None:

@@ -97,7 +97,7 @@ def raise_missed_stop() -> None:
 
 
 @contextlib.contextmanager
-def keeping_sigterm() -> Iterator[None]:
+def keep_sigterm() -> Iterator[None]:
     """Restore the SIGTERM handler after the block: Ray replaces it, from Python or native code."""
     handler = signal.getsignal(signal.SIGTERM)
     try:

@@ -36,7 +36,7 @@ from dsindex.runtime.dispatch import make_executor
 from dsindex.runtime.executors import ClusterLostError
 from dsindex.runtime.interrupts import raise_missed_stop
 from dsindex.runtime.plan import compare_plans
-from dsindex.runtime.progress import PROGRESS_SUFFIX, ProgressFile, conclude
+from dsindex.runtime.progress import PROGRESS_SUFFIX, ProgressFile, mark_done
 from dsindex.runtime.publish import (
     Artifact,
     finish_publishing,
@@ -59,7 +59,7 @@ from dsindex.runtime.work_folder import (
 )
 from dsindex.store.local import DIGEST_BLOCK_BYTES, holds_writes
 from dsindex.store.protocol import find, open_output, store_of
-from dsindex.store.urls import absolute, folder_of, joined
+from dsindex.store.urls import absolute, folder_of, join_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -128,14 +128,14 @@ class Output:
         return Artifact(finals=finals, plan_id=self.plan_id)
 
     @property
-    def in_bucket(self) -> bool:
+    def is_in_bucket(self) -> bool:
         """Whether its files are objects in a bucket."""
-        return self.artifact.in_bucket
+        return self.artifact.is_in_bucket
 
     @property
-    def by_ranges(self) -> bool:
+    def has_ranges(self) -> bool:
         """Whether its token file is merged in ranges; otherwise one task writes the whole file."""
-        return not self.in_bucket and self.seed is None
+        return not self.is_in_bucket and self.seed is None
 
     @property
     def all_suffixes(self) -> tuple[str, ...]:
@@ -314,7 +314,7 @@ class Job:
             for final, content in contents.items():
                 with open_output(output.artifact.partial(final)) as file:
                     file.write(content)
-                written[final] = file.as_stored(final)
+                written[final] = file.stored_file(final)
         publish(self.artifacts, written)
         self.journal.record(Finished())
         self.manifests = manifests
@@ -371,7 +371,7 @@ def open_job(
         )
         if finished:
             yield job
-            conclude(prefix)
+            mark_done(prefix)
         else:
             _take_over(job)
             with _working(job):
@@ -479,9 +479,9 @@ def _working(job: Job) -> Iterator[None]:
         began = Began(plan=job.plan, output_prefix=prefix)
         if journal.began != began or journal.is_finished:
             journal.record(began)
-        with job.reporter.showing(*([] if holds_writes(prefix) else [ProgressFile(prefix)])):
+        with job.reporter.show_on(*([] if holds_writes(prefix) else [ProgressFile(prefix)])):
             job.reporter.follow(executor)
-            files = [joined(job.work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs if path != "-")]
+            files = [join_path(job.work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs if path != "-")]
             executor.require_seen(files, [folder_of(prefix)])
             yield
     except BaseException as stop:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 import numpy as np
 import xxhash
 
-from dsindex.datasets.documents import Documents, ShuffledDocuments, shuffled
+from dsindex.datasets.documents import Documents, ShuffledDocuments, shuffle_items
 from dsindex.errors import InputError
 from dsindex.formats.dtypes import starts_of
 from dsindex.formats.mmididx import LENGTH, SECTIONS, IndexBuilder, check_index, read_index
@@ -53,7 +53,7 @@ class _DamageError(Exception):
     """A shard's file is missing, or differs from what its worker wrote."""
 
 
-def answering_damage(function: Callable[P, T]) -> Callable[P, T | Damaged]:
+def return_damage(function: Callable[P, T]) -> Callable[P, T | Damaged]:
     """Make a worker's function return `Damaged` for a damaged shard file, instead of raising."""
 
     @functools.wraps(function)
@@ -66,7 +66,7 @@ def answering_damage(function: Callable[P, T]) -> Callable[P, T | Damaged]:
     return answer
 
 
-@answering_damage
+@return_damage
 def merge_range(task: MergeRange) -> str:
     """Copy one range of a token file into place, and sync it.
 
@@ -112,7 +112,7 @@ def check_merged(path: str, begin: int, line: RangeMerged | FileComplete) -> boo
     return holds_writes(path) or digest_file(path) == line.file.digest
 
 
-@answering_damage
+@return_damage
 def merge_whole(files: Sequence[SourceFile], path: str) -> StoredFile:
     """Write an object from its start to its end; it appears complete or not at all.
 
@@ -122,10 +122,10 @@ def merge_whole(files: Sequence[SourceFile], path: str) -> StoredFile:
     with open_output(path, size_bytes=sum(file.size_bytes for file in files)) as out:
         for chunk in _read_whole(files):
             out.write(chunk)
-    return out.as_stored(path.rpartition(".")[2])
+    return out.stored_file(path.rpartition(".")[2])
 
 
-@answering_damage
+@return_damage
 def merge_shuffled(files: Sequence[SourceFile], path: str, segments: Sequence[Segment], seed: int) -> StoredFile:
     """Write a `.pbin` with its documents in a random order; it appears complete or not at all.
 
@@ -149,7 +149,7 @@ def merge_shuffled(files: Sequence[SourceFile], path: str, segments: Sequence[Se
         pieces = (piece.view(np.uint8).data for piece in copies)
         for chunk in chain(_read_whole([head]), pieces, _read_whole([index])):
             out.write(chunk)
-    return out.as_stored("pbin")
+    return out.stored_file("pbin")
 
 
 @contextlib.contextmanager
@@ -224,7 +224,7 @@ def check_segment(segment: Segment) -> None:
     check_index(segment.idx.path, read_index(segment.idx.path), bin_size_bytes=segment.bin.size_bytes)
 
 
-@answering_damage
+@return_damage
 def make_index(segments: Sequence[Segment], path: str) -> StoredFile:
     """Write the merged `.idx`: unchanged lengths, continuous pointers, and each segment's boundaries shifted.
 
@@ -243,7 +243,7 @@ def make_index(segments: Sequence[Segment], path: str) -> StoredFile:
             builder.write(file)
         finally:
             builder.close()
-    return file.as_stored("idx")
+    return file.stored_file("idx")
 
 
 def read_lengths(segments: Sequence[Segment]) -> NDArray[np.int32]:
@@ -285,7 +285,7 @@ def read_sections(segments: Sequence[Segment]) -> Iterator[tuple[int, str, NDArr
 # Provenance and bad records.
 
 
-@answering_damage
+@return_damage
 def make_provenance(segments: Sequence[Segment], path: str, seed: int | None) -> StoredFile:
     """Write the merged provenance, in a random order if there is a seed; it appears complete or not at all."""
 
@@ -301,11 +301,11 @@ def make_provenance(segments: Sequence[Segment], path: str, seed: int | None) ->
             write_provenance(file, read())
         else:
             with _spooled((rows.view(np.uint8).data for rows in read()), path) as spool:
-                write_provenance(file, shuffled(np.frombuffer(spool, ROW), seed))
-    return file.as_stored(PROVENANCE_SUFFIX)
+                write_provenance(file, shuffle_items(np.frombuffer(spool, ROW), seed))
+    return file.stored_file(PROVENANCE_SUFFIX)
 
 
-@answering_damage
+@return_damage
 def make_quarantine(segments: Sequence[Segment], path: str) -> StoredFile:
     """Write the bad records of all shards; the file appears complete or not at all."""
 
@@ -319,7 +319,7 @@ def make_quarantine(segments: Sequence[Segment], path: str) -> StoredFile:
 
     with open_output(path) as file:
         write_quarantine(file, read())
-    return file.as_stored(QUARANTINE_SUFFIX)
+    return file.stored_file(QUARANTINE_SUFFIX)
 
 
 def _read_rows(

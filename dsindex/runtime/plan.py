@@ -30,7 +30,7 @@ from dsindex.text.input_format import TextPart, detect_form
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from dsindex.runtime.input_paths import FoundPath
+    from dsindex.runtime.input_paths import InputPath
     from dsindex.text.input_format import InputFormat
     from dsindex.text.selection import Selection
 
@@ -81,8 +81,8 @@ class InputFile:
         return sum(part.text_bytes for part in self.parts)
 
 
-def look_at_inputs(
-    paths: Iterable[FoundPath], *, wanted: InputFormat = "auto", selection: Selection | None = None
+def examine_inputs(
+    paths: Iterable[InputPath], *, wanted: InputFormat = "auto", selection: Selection | None = None
 ) -> list[InputFile]:
     """Read the size, version, compression and format of files.
 
@@ -97,9 +97,9 @@ def look_at_inputs(
     return _map_in_threads(partial(_look_at, wanted=wanted, selection=selection), list(paths))
 
 
-def _look_at(found: FoundPath, *, wanted: InputFormat, selection: Selection | None) -> InputFile:
+def _look_at(found: InputPath, *, wanted: InputFormat, selection: Selection | None) -> InputFile:
     path, stored = found.path, found.absolute_path
-    with found.errors_placed():
+    with found.prefix_errors():
         hint = "check --input, which takes files, folders and patterns, and - for a pipe"
         with reading(path, hint=hint), store_of(stored).open(stored, found.status) as file:
             form = detect_form(file, shown_as=path, wanted=wanted)

@@ -23,7 +23,7 @@ from dsindex.runtime.plan import TEXT_PER_STORED_BYTE
 from dsindex.runtime.work_folder import SHARDS_FOLDER
 from dsindex.store.local import free_bytes, holds_writes, nearest_folder
 from dsindex.store.machine import available_cpus
-from dsindex.store.urls import folder_of, joined
+from dsindex.store.urls import folder_of, join_path
 from dsindex.text.compressed import measure_compression
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Estimate:
     bad: tuple[BadRecords, ...] = ()
     """Bad records of the sample; line numbers count from the start of their piece."""
 
-    def scaled(self, share: float) -> Estimate:
+    def scale(self, share: float) -> Estimate:
         """Return the estimate for a share of the records."""
         return replace(self, tokens=self.tokens * share, documents=self.documents * share)
 
@@ -265,7 +265,7 @@ def check_room(
         OutputError: If space is short, naming the folder and the needed and free space.
     """
     output_folder, work_dir = folder_of(config.output_prefix), work_folder_path(config)
-    if not holds_writes(work_dir) and os.path.exists(joined(work_dir, SHARDS_FOLDER)):
+    if not holds_writes(work_dir) and os.path.exists(join_path(work_dir, SHARDS_FOLDER)):
         return
     output = int(estimate.tokens * itemsize + estimate.documents * num_keys * IDX_BYTES)
     shards = output + int(estimate.documents * PROVENANCE_BYTES)

@@ -222,7 +222,7 @@ def read_progress(path: str) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) and entry.get("format") == PROGRESS_FORMAT else None
 
 
-def conclude(prefix: str) -> None:
+def mark_done(prefix: str) -> None:
     """Set the state to `done` if a driver was killed after it had published everything."""
     entry = read_progress(f"{prefix}.{PROGRESS_SUFFIX}")
     if entry is not None and entry.get("state") != "done":
@@ -249,7 +249,7 @@ class Reporter:
         self._executor: Executor | None = None
 
     @contextlib.contextmanager
-    def showing(self, *displays: Display) -> Iterator[Reporter]:
+    def show_on(self, *displays: Display) -> Iterator[Reporter]:
         """Also show progress on these displays while the block runs; the running stage ends with the block."""
         self._due |= dict.fromkeys(displays, 0.0)
         error: BaseException | None = None
@@ -334,7 +334,7 @@ class Reporter:
         return snapshot
 
 
-def standard_display() -> Display:
+def choose_display() -> Display:
     """Return bars in a terminal or notebook, otherwise lines on standard error."""
     if "ipykernel" in sys.modules:
         return NotebookDisplay()

@@ -32,11 +32,11 @@ import xxhash
 from dsindex.errors import OutputError
 from dsindex.messages import show_name
 from dsindex.store.json_text import decode_json, encode_json
-from dsindex.store.local import LOCAL, StoredFile, holds_writes, is_there, require_path, retried, sync_folder, writing
+from dsindex.store.local import LOCAL, StoredFile, holds_writes, path_exists, require_path, retry, sync_folder, writing
 from dsindex.store.lock import hold_lock
 from dsindex.store.protocol import find, open_output, replace_file, store_of
 from dsindex.store.read import digest_file
-from dsindex.store.urls import absolute, folder_of, joined
+from dsindex.store.urls import absolute, folder_of, join_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -74,7 +74,7 @@ class Artifact:
     """How many of the last files tell a reader that the artifact is complete; they are withdrawn first."""
 
     @property
-    def in_bucket(self) -> bool:
+    def is_in_bucket(self) -> bool:
         """Whether its files are objects in a bucket."""
         return holds_writes(self.finals[0])
 
@@ -85,7 +85,7 @@ class Artifact:
 
     def partial(self, final: str) -> str:
         """Return where a file is written: under its final name in a bucket, under its partial name on a disk."""
-        return final if self.in_bucket else f"{final}.{self.plan_id}.partial"
+        return final if self.is_in_bucket else f"{final}.{self.plan_id}.partial"
 
 
 def hold_output(path: str, *, waits: bool = False) -> contextlib.AbstractContextManager[Lock]:
@@ -129,7 +129,7 @@ def _identity(path: str) -> object:
 
 
 @contextlib.contextmanager
-def writing_artifacts(names: Sequence[str], artifacts: Sequence[Artifact], *, waits: bool = False) -> Iterator[bool]:
+def hold_artifacts(names: Sequence[str], artifacts: Sequence[Artifact], *, waits: bool = False) -> Iterator[bool]:
     """Lock the artifacts of one task while the block writes and publishes them; remove leftovers before and after.
 
     Yields whether artifacts of a killed run have just been published.
@@ -149,7 +149,7 @@ def writing_artifacts(names: Sequence[str], artifacts: Sequence[Artifact], *, wa
         except BaseException:
             remove_leftovers(artifacts, with_commits=False)
             raise
-        if artifacts[0].in_bucket:  # on a disk, publishing leaves nothing
+        if artifacts[0].is_in_bucket:  # on a disk, publishing leaves nothing
             remove_leftovers(artifacts)
 
 
@@ -167,11 +167,11 @@ class NewFiles:
         final = absolute(path)
         with open_output(self._artifact.partial(final)) as file:
             yield file
-        self.written[final] = file.as_stored(os.path.basename(final))
+        self.written[final] = file.stored_file(os.path.basename(final))
 
 
 @contextlib.contextmanager
-def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]:
+def write_new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]:
     """Write files that appear together when the block ends, or not at all; existing files are never replaced.
 
     Args:
@@ -185,16 +185,16 @@ def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]
     """
     for path in paths:
         require_path(path)
-        if is_there(path) and not os.path.isfile(path):
+        if path_exists(path) and not os.path.isfile(path):
             raise OutputError(f"{path}: exists already", hint="choose another name")
     artifact = Artifact(finals=tuple(map(absolute, paths)), plan_id=plan.plan_id)
     refuse_inputs([artifact], [path for path, *_ in plan.inputs])
-    with writing_artifacts([name], [artifact]):
+    with hold_artifacts([name], [artifact]):
         files = NewFiles(artifact)
         yield files
         missing: dict[str, StoredFile | None] = {}
         for final, file in files.written.items():
-            if not is_there(final):
+            if not path_exists(final):
                 missing[final] = file
             elif not _is_as_written(final, file):
                 hint = "choose another name, or remove it"
@@ -227,7 +227,7 @@ def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | No
                 what = "is missing" if found is None else f"has {found.size_bytes:,} bytes, not {file.size_bytes:,}"
                 raise OutputError(f"{partial}: {what}", hint="run the same command again, and check the disk")
             commit.files.append((os.path.basename(final), file))
-    if first.in_bucket:
+    if first.is_in_bucket:
         store_of(first.commit_path).delete([first.commit_path])
     elif len(commit.files) + len(commit.withdrawn) == 1 and None not in written.values():  # a rename needs no commit
         [final] = written
@@ -248,7 +248,7 @@ def begin_in_bucket(first: Artifact, artifacts: Sequence[Artifact], present: Ite
         artifacts: The artifacts that are not complete.
         present: The final paths that the job's artifacts will have.
     """
-    if not first.in_bucket:
+    if not first.is_in_bucket:
         return
     present = {*present}
     replace_file(first.commit_path, _encode(_Commit(withdrawn=[], files=[])))
@@ -264,7 +264,7 @@ def is_publishing(artifacts: Sequence[Artifact]) -> bool:
         artifacts: The artifacts; if they have a plan, only a run of that plan counts.
     """
     ending = f"{artifacts[0].plan_id}.commit"
-    return artifacts[0].in_bucket and any(path.endswith(ending) for path in _left_by(artifacts))
+    return artifacts[0].is_in_bucket and any(path.endswith(ending) for path in _left_by(artifacts))
 
 
 def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
@@ -292,10 +292,10 @@ def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
         # An artifact that was renamed, in part or as a whole, is taken back, its last file first.
         for artifact in artifacts:
             last = artifact.finals[-1]
-            is_renamed = os.path.basename(last) in places and not is_there(f"{last}.{plan_id}.partial")
-            for final in reversed(artifact.finals) if is_renamed or not is_there(last) else ():
+            is_renamed = os.path.basename(last) in places and not path_exists(f"{last}.{plan_id}.partial")
+            for final in reversed(artifact.finals) if is_renamed or not path_exists(last) else ():
                 partial = f"{final}.{plan_id}.partial"
-                if is_there(final) and not is_there(partial):
+                if path_exists(final) and not path_exists(partial):
                     _rename(final, partial)
         store_of(path).delete([path])
     return has_published
@@ -315,8 +315,8 @@ def _decode(stored: bytes) -> _Commit | None:
 
 def _place_of(folder: str, name: str, plan_id: str) -> str:
     """Return where a file of a commit is: at its partial name if that exists, otherwise at its final name."""
-    partial = joined(folder, f"{name}.{plan_id}.partial")
-    return partial if is_there(partial) else joined(folder, name)
+    partial = join_path(folder, f"{name}.{plan_id}.partial")
+    return partial if path_exists(partial) else join_path(folder, name)
 
 
 def _carry_out(path: str, plan_id: str, commit: _Commit) -> None:
@@ -324,12 +324,12 @@ def _carry_out(path: str, plan_id: str, commit: _Commit) -> None:
     folder = folder_of(path)
     waiting = {name for name, _ in commit.files if _place_of(folder, name, plan_id).endswith(".partial")}
     if len(waiting) == len(commit.files):  # after the first rename, these names may belong to new files
-        _withdraw(joined(folder, name) for name in commit.withdrawn)
+        _withdraw(join_path(folder, name) for name in commit.withdrawn)
     for name, _ in commit.files:
         if name in commit.withdrawn:  # after a power cut, the file that completes an artifact must not be there alone
             _sync(folder)
         if name in waiting:
-            _rename(joined(folder, f"{name}.{plan_id}.partial"), joined(folder, name))
+            _rename(join_path(folder, f"{name}.{plan_id}.partial"), join_path(folder, name))
     _sync(folder)
     store_of(path).delete([path])
 
@@ -357,7 +357,7 @@ def _withdraw(paths: Iterable[str]) -> None:
 def _rename(partial: str, final: str) -> None:
     """Rename a file over an earlier one, or a folder after an earlier one was moved away."""
     with writing(final):
-        if os.path.isdir(partial) and is_there(final):
+        if os.path.isdir(partial) and path_exists(final):
             withdrawn = f"{partial.removesuffix('.partial')}.withdrawn"
             os.rename(final, withdrawn)
             os.rename(partial, final)
@@ -393,8 +393,8 @@ def _left_by(artifacts: Iterable[Artifact]) -> list[str]:
             name = os.path.basename(path)
             if not name.startswith(beginnings):
                 continue
-            endings = (match for match in re.finditer(r"\.", name) if joined(folder, name[: match.start()]) in finals)
-            if any(_LEFT.fullmatch(name, match.start()) for match in endings):
+            dots = (dot for dot in re.finditer(r"\.", name) if join_path(folder, name[: dot.start()]) in finals)
+            if any(_LEFT.fullmatch(name, dot.start()) for dot in dots):
                 left.append(path)
     return sorted(left, key=lambda path: (not path.endswith(".commit"), path))
 
@@ -405,4 +405,4 @@ def _entries(folder: str) -> Iterator[str]:
         yield from (entry.path for entry in store_of(folder).list(folder, recursive=False))
     else:
         with writing(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            yield from (joined(folder, name) for name in retried(lambda: os.listdir(folder)))
+            yield from (join_path(folder, name) for name in retry(lambda: os.listdir(folder)))

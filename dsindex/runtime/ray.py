@@ -38,7 +38,7 @@ from dsindex.runtime.executors import (
     received,
     run_guarded,
 )
-from dsindex.runtime.interrupts import keeping_sigterm
+from dsindex.runtime.interrupts import keep_sigterm
 from dsindex.store.machine import available_cpus
 from dsindex.store.urls import absolute, local_paths
 
@@ -153,7 +153,7 @@ class RayExecutor(Executor):
         self._is_guest = ray.is_initialized()
         dashboard = ""
         if not self._is_guest:
-            with keeping_sigterm():
+            with keep_sigterm():
                 dashboard = connect(address, workers)
         self._head: str = ray.get_runtime_context().gcs_address
         self._num_workers = workers
@@ -199,7 +199,7 @@ class RayExecutor(Executor):
 
     def give(self, worker: Worker, call: Call) -> Future[Any]:
         """Send a call, after those shared values that the actor lacks."""
-        for shared in worker.take_new(call):
+        for shared in worker.take_unsent(call):
             worker.handle.receive.remote(shared.key, shared.value)
         arguments = tuple(Shared(each.key) if isinstance(each, Shared) else each for each in call.arguments)
         check = None
@@ -224,7 +224,7 @@ class RayExecutor(Executor):
         """Disconnect, and stop a private cluster; a connection that was open before stays open."""
         super().close()
         if not self._is_guest and self._head_answers:
-            with keeping_sigterm():
+            with keep_sigterm():
                 ray.shutdown()
 
     def _look_if_due(self) -> None:

@@ -19,9 +19,9 @@ from dsindex.runtime.executors import Call
 from dsindex.runtime.job import ranges_of
 from dsindex.runtime.tasks import Damaged, Segment, SourceFile
 from dsindex.runtime.tokenize import tokenize_shard
-from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade, keep_shard_size
+from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade, record_shard_size
 from dsindex.store.protocol import store_of
-from dsindex.store.urls import joined
+from dsindex.store.urls import join_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ class Shards(Assembly):
     ) -> None:
         super().__init__(job)
         self.source = source
-        keep_shard_size(job.work_dir, source.smallest_shard)
+        record_shard_size(job.work_dir, source.smallest_shard)
         self._tasks = source.tasks(dataset_begins)
         self._begins = dataset_begins
         self._first_shards = [
@@ -125,7 +125,7 @@ class Shards(Assembly):
         job, made = self.job, self.job.journal.shards
         wants_provenance = not self.source.config.no_provenance
         known = {number: made[task.key] for number, task in enumerate(self._tasks) if task.key in made}
-        folder = joined(job.work_dir, SHARDS_FOLDER)
+        folder = join_path(job.work_dir, SHARDS_FOLDER)
         sizes = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
         for place, output in enumerate(job.outputs):
             dataset, key = divmod(place, self._per_dataset)
@@ -134,12 +134,12 @@ class Shards(Assembly):
                 tokens = known[number].keys[key].bin
                 begin, end = end, end + tokens.size_bytes
                 if all(map(merged.__contains__, ranges_of(begin, end))):
-                    sizes[joined(job.work_dir, tokens.name)] = tokens.size_bytes
+                    sizes[join_path(job.work_dir, tokens.name)] = tokens.size_bytes
 
         def is_whole(result: ShardResult) -> bool:
             has_rows = all((key.provenance is not None) == wants_provenance for key in result.keys)
             files = result.stored_files
-            return has_rows and all(sizes.get(joined(job.work_dir, file.name)) == file.size_bytes for file in files)
+            return has_rows and all(sizes.get(join_path(job.work_dir, file.name)) == file.size_bytes for file in files)
 
         return {number: result for number, result in known.items() if is_whole(result)}
 
@@ -179,7 +179,7 @@ class Shards(Assembly):
         work_dir = self.job.work_dir
 
         def source(file: ShardFile) -> SourceFile:
-            return SourceFile(joined(work_dir, file.name), file.size_bytes, file.blocks)
+            return SourceFile(join_path(work_dir, file.name), file.size_bytes, file.blocks)
 
         for output, made in zip(self._outputs_of(task), result.keys, strict=True):
             bad = None if output.is_mask else result.quarantine
@@ -205,7 +205,7 @@ class Shards(Assembly):
 
     # Damage.
 
-    def make_again(self, damaged: Damaged) -> Calls:
+    def remake_shard(self, damaged: Damaged) -> Calls:
         """Return the call that remakes the shard of a damaged file.
 
         Raises:
@@ -219,7 +219,7 @@ class Shards(Assembly):
         if number is None or self._num_damages[number] == MOST_DAMAGES:
             what = "other bytes are read back than were written"
             raise OutputError(f"{damaged.path}: {what}", hint="check the disk, and run the same command again")
-        self._replaced |= {joined(self.job.work_dir, file.name) for file in self._results[number].stored_files}
+        self._replaced |= {join_path(self.job.work_dir, file.name) for file in self._results[number].stored_files}
         self._num_damages[number] += 1
         self._again.add(number)
         self.job.reporter.say(f"{damaged.path}: damaged since it was written; its shard is made again: check the disk")

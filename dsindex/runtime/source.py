@@ -17,14 +17,14 @@ from dsindex.runtime.plan import (
     choose_shard_size,
     choose_smallest_shard,
     cut_input,
-    look_at_inputs,
+    examine_inputs,
     plan_shards,
 )
 from dsindex.runtime.work_folder import STDIN_FILE, hold_work_folder, read_shard_size
 from dsindex.store.local import holds_writes
 from dsindex.store.protocol import find, open_output, store_of
 from dsindex.store.read import digest_file
-from dsindex.store.urls import joined
+from dsindex.store.urls import join_path
 from dsindex.text.streams import LARGEST_RECORD_BYTES
 from dsindex.text.tokenizer import load_tokenizer, require_eod, shared_tokenizer, tokens_around
 
@@ -202,7 +202,7 @@ def open_source(
     engine = choose_engine(tokenizer, config.engine, add_special_tokens=special)
     eod_id = require_eod(tokenizer) if append_eod else None
     work_dir = work_folder_path(config)
-    stored = joined(work_dir, STDIN_FILE)
+    stored = join_path(work_dir, STDIN_FILE)
     paths = find_paths(
         config.input,
         lists=config.input_list,
@@ -214,7 +214,7 @@ def open_source(
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:
         reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")
-    look = partial(look_at_inputs, wanted=config.input_format, selection=selection)
+    look = partial(examine_inputs, wanted=config.input_format, selection=selection)
     seen = look(path for path in paths if not path.is_standard_input)
     for number, path in enumerate(paths):
         if path.is_standard_input and reporter is not None:

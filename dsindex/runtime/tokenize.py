@@ -28,7 +28,7 @@ from dsindex.runtime.work_folder import SHARDS_FOLDER, is_marked
 from dsindex.store.json_text import encode_json
 from dsindex.store.local import BlockDigester, holds_writes, writing
 from dsindex.store.protocol import open_output
-from dsindex.store.urls import joined
+from dsindex.store.urls import join_path
 from dsindex.text.blocks import ALL_RECORDS, Sample, hash_records, keep_records, sample_records
 from dsindex.text.compressed import measure_compression
 from dsindex.text.layout import lay_out_documents
@@ -109,7 +109,7 @@ class Attempt(contextlib.ExitStack):
         if not is_marked(work_dir):  # a late attempt must not bring the folder back after the driver removed it
             raise OutputError(f"{work_dir}: the work folder is gone", hint="run the same command again")
         self._stem = f"{SHARDS_FOLDER}/{task.shard // SHARDS_PER_FOLDER:04d}/{task.shard:08d}.{secrets.token_hex(8)}"
-        folder = os.path.dirname(joined(work_dir, self._stem))
+        folder = os.path.dirname(join_path(work_dir, self._stem))
         self.folder = tempfile.gettempdir() if holds_writes(work_dir) else folder
         """The folder for temporary files."""
         self._files: dict[str, DigestingWriter] = {}
@@ -123,7 +123,7 @@ class Attempt(contextlib.ExitStack):
             OutputError: If the work folder cannot be written.
         """
         if suffix not in self._files:
-            path = joined(self._settings.work_dir, f"{self._stem}.{suffix}")
+            path = join_path(self._settings.work_dir, f"{self._stem}.{suffix}")
             self._files[suffix] = self.enter_context(open_output(path))
             self._files[suffix].digester = BlockDigester(BLOCK_BYTES, xxhash.xxh3_64)
         return self._files[suffix]

@@ -29,7 +29,7 @@ from dsindex.store.json_text import decode_json, encode_json
 from dsindex.store.local import StoredFile  # noqa: TC001
 from dsindex.store.lock import hold_lock
 from dsindex.store.protocol import replace_file, store_of
-from dsindex.store.urls import joined
+from dsindex.store.urls import join_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,7 +51,7 @@ def is_marked(path: str) -> bool:
     Raises:
         OutputError: If the store refuses.
     """
-    found = store_of(path).read(joined(path, MARKER_FILE))
+    found = store_of(path).read(join_path(path, MARKER_FILE))
     return found is not None and found[0] == MARKER
 
 
@@ -61,7 +61,7 @@ def write_marker(path: str) -> None:
     Raises:
         OutputError: If the folder or the store refuses.
     """
-    replace_file(joined(path, MARKER_FILE), MARKER)
+    replace_file(join_path(path, MARKER_FILE), MARKER)
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
     # A foreign file in place of the lock is refused when the lock is taken. If the marker was damaged or lost, a line
     # of the journal (with its digest) proves the same; before the journal, only standard input can be in the folder.
     # A disk may have left zeros in the marker.
-    found, own = store_of(path).read(joined(path, MARKER_FILE)), [LOCK_FILE, STDIN_FILE, f"{MARKER_FILE}."]
+    found, own = store_of(path).read(join_path(path, MARKER_FILE)), [LOCK_FILE, STDIN_FILE, f"{MARKER_FILE}."]
     if found is not None and (b"dsindex" in found[0] or b"\0" in found[0] or MARKER.startswith(found[0])):
         own.append(MARKER_FILE)
     if (
@@ -86,7 +86,7 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
         hint = "choose another --work-dir, or remove it if an earlier version of dsindex made it"
         raise PlanError(f"{path}: not a work folder of this version of dsindex; it has {foreign[0]!r}", hint=hint)
     try:
-        with hold_lock(joined(path, LOCK_FILE), what=f"the work folder {path}") as lock:
+        with hold_lock(join_path(path, LOCK_FILE), what=f"the work folder {path}") as lock:
             if not is_marked(path):
                 write_marker(path)
             try:
@@ -100,15 +100,15 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
 
 def read_shard_size(path: str) -> int | None:
     """Return the smallest shard size that was chosen when the work began; None if none is recorded."""
-    found = store_of(path).read(joined(path, SHARD_SIZE_FILE))
+    found = store_of(path).read(join_path(path, SHARD_SIZE_FILE))
     size = int(found[0]) if found is not None and found[0].isdigit() else 0
     return size if size.bit_count() == 1 else None
 
 
-def keep_shard_size(path: str, smallest: int) -> None:
+def record_shard_size(path: str, smallest: int) -> None:
     """Record the smallest shard size, so that inputs added later do not change the shards of the other inputs."""
     if read_shard_size(path) is None:
-        replace_file(joined(path, SHARD_SIZE_FILE), b"%d" % smallest)
+        replace_file(join_path(path, SHARD_SIZE_FILE), b"%d" % smallest)
 
 
 def remove_work(path: str) -> None:
@@ -119,13 +119,13 @@ def remove_work(path: str) -> None:
 def remove_unused(path: str, used: Iterable[str]) -> None:
     """Remove temporary files, and shards' files except the used ones, which are named relative to the work folder."""
     removable = {name for name in _files(path) if name.startswith(f"{SHARDS_FOLDER}/") or name.endswith(".tmp")}
-    store_of(path).delete(joined(path, name) for name in removable.difference(used))
+    store_of(path).delete(join_path(path, name) for name in removable.difference(used))
 
 
 def remove_work_folder(path: str) -> None:
     """Remove everything that jobs wrote in their folder, except the held lock; the marker goes last."""
     _remove(path, (*_WORK, STDIN_FILE, f"{MARKER_FILE}."))
-    store_of(path).delete([joined(path, MARKER_FILE)])
+    store_of(path).delete([join_path(path, MARKER_FILE)])
     remove_work(path)  # files of a worker that had checked the marker before it was removed
 
 
@@ -138,7 +138,7 @@ def _remove(path: str, beginnings: tuple[str, ...]) -> None:
     """Remove files; the journal goes last, since it proves that the folder belongs to dsindex."""
     names = [name for name in _files(path) if name.startswith(beginnings)]
     for is_journal in (False, True):
-        store_of(path).delete(joined(path, name) for name in names if name.startswith("journal") == is_journal)
+        store_of(path).delete(join_path(path, name) for name in names if name.startswith("journal") == is_journal)
     _remove_empty(path)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from dsindex.store.read import Extent, fingerprint, open_in_order, unchanged
+from dsindex.store.read import Extent, fingerprint, open_in_order, require_unchanged
 from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_block
 from dsindex.text.streams import LARGEST_RECORD_BYTES, LineBlock, read_lines, read_text_file, read_text_lines
 
@@ -94,7 +94,7 @@ class TaskReader:
         extents = (Extent(file=part, begin=0, end=0 if is_alone else part.size_bytes) for part in self._parts)
         for number, (part, file) in enumerate(zip(self._parts, open_in_order(extents), strict=True)):
             counts = self.counts[number]
-            with unchanged(file, part):
+            with require_unchanged(file, part):
                 for block in read(number, part, file):
                     counts["lines"] += block.num_lines
                     counts["text_bytes"] += block.text_bytes

@@ -19,7 +19,7 @@ from dsindex.errors import BadRecordError, InputError
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.errors import reading
 from dsindex.store.json_text import encode_json
-from dsindex.store.read import input_status, opened_input
+from dsindex.store.read import input_status, open_input
 from dsindex.text.compressed import HEAD_BYTES, PIECE_BYTES, decode, detect_container, require_known
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.input_format import TextPart
@@ -310,7 +310,7 @@ def find_lines(path: str, *, drop_faulty_entries: bool = False) -> tuple[NDArray
         part = TextPart.of(input_status(path))
     kept, num_lines = [np.empty((0, 2), np.int64)], 0
     faulty: list[tuple[int, int]] = []
-    with opened_input(part) as file:
+    with open_input(part) as file:
         if part.size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line
             raise InputError(f"{path}: the file is empty", hint="index it with --drop-faulty-entries")
         head = file.read_at(HEAD_BYTES, 0)

@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 from msgspec import UNSET
 
 from dsindex.errors import InputError
-from dsindex.store.errors import unreadable
-from dsindex.store.read import opened_input
+from dsindex.store.errors import read_error
+from dsindex.store.read import open_input
 from dsindex.text.blocks import RecordBlock, describe_long_line, keep_records, mark_bad
 from dsindex.text.conditions import RANKS, read_decimal
 from dsindex.text.streams import LineBlock
@@ -65,7 +65,7 @@ def measure_table(table: TextPart, columns: Columns | None) -> list[int]:
     Raises:
         InputError: If the file is damaged or encrypted, or a column is missing or of another type.
     """
-    with opened_input(table) as file, errors_named(table.path, table.form.format):
+    with open_input(table) as file, errors_named(table.path, table.form.format):
         return _open_table(table.path, file, table.form.format, columns)[0]
 
 
@@ -336,7 +336,7 @@ def errors_named(path: str, format: Format) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError, KeyError) as error:
         if isinstance(error, OSError) and error.errno:  # the disk failed, the table may be intact
-            raise unreadable(path, error) from error
+            raise read_error(path, error) from error
         lines = str(error).strip().splitlines()
         shown = (lines[0] if lines else type(error).__name__)[:_SHOWN_CHARACTERS]
         hint = "it may be cut off or damaged: fetch or write it again"

@@ -45,7 +45,7 @@ def test_name_is_replaced_by_the_text_when_the_configuration_is_read():
 
 def test_a_template_whose_control_tokens_the_tokenizer_splits_is_refused() -> None:
     tokenizer = train("bytes")
-    with pytest.raises(TokenizerError, match=r"no single ids for .* tokens <\|end_header_id\|>, <\|eot_id\|>, "):
+    with pytest.raises(TokenizerError, match=r"splits its control tokens <\|end_header_id\|>, <\|eot_id\|>, "):
         InstructionEncoder(parse_config("chat_template: llama3.1"), tokenizer)
     InstructionEncoder(parse_config("chat_template: llama3.1\ncontrol_tokens: allow"), tokenizer)
     own = parse_config("chat_template: '<|eot_id|>{% generation %}{{ messages[0].content }}{% endgeneration %}'")

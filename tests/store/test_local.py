@@ -8,7 +8,7 @@ import xxhash
 from dsindex.errors import InputError, OutputError
 from dsindex.store import local as storage
 from dsindex.store.errors import output_error
-from dsindex.store.listing import find_stored
+from dsindex.store.listing import find_with_beginning
 from tests.support.failing import fail_calls
 
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_read_is_not_absent(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"content")
     for name, read, path in (
         ("open", storage.LOCAL.read, tmp_path / "file"), ("scandir", storage.LOCAL.list, tmp_path),
-        ("scandir", find_stored, tmp_path / "fi"),
+        ("scandir", find_with_beginning, tmp_path / "fi"),
     ):  # fmt: skip
         fail_calls(monkeypatch, name, errno.EACCES, times=1)
         with pytest.raises(InputError, match="Permission denied"):

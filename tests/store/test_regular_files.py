@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.store.local import LocalFile, open_file, what_is_no_file
+from dsindex.store.local import LocalFile, describe_special_file, open_file
 from tests.support.golden import OWN
 
 
@@ -39,7 +39,7 @@ KINDS = {
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("name", "kind"), KINDS.items(), ids=KINDS)
 def test_what_is_no_file_is_named_and_not_opened(name, kind):
-    assert what_is_no_file(name) == kind
+    assert describe_special_file(name) == kind
     for opener in (open_file, LocalFile):
         with pytest.raises(OSError, match=f"{kind} in place of a file"):
             opener(name)
