@@ -290,8 +290,8 @@ def _read_template_file(path: Path) -> str:
 
 def _explain_problem(problem: str) -> str:
     """Rewrite a msgspec error, which ends in `- at `$.separator``, so that it starts with the name of the option."""
-    message, _, place = problem.partition(" - at `$.")
-    name = place.rstrip("`").replace("[...]", "")
+    message, _, location = problem.partition(" - at `$.")
+    name = location.rstrip("`").replace("[...]", "")
     field_match = re.fullmatch(r"Object contains unknown field `(.*)`", message)
     if field_match is not None:
         names = InstructionConfig.__struct_fields__

@@ -396,13 +396,13 @@ def map_role(role: str, roles: Mapping[str, str], where: str) -> str:
     Raises:
         RecordProblem: If `roles` does not have the role.
     """
-    mapped = roles.get(role) or roles.get(role.lower())
-    if mapped is None:
+    mapped_role = roles.get(role) or roles.get(role.lower())
+    if mapped_role is None:
         known_roles = ", ".join(sorted(roles))
         raise RecordProblem(
             "unknown-role", f"{where}: unknown role {show_value(role)}; add it to `role_mapping` (known: {known_roles})"
         )
-    return mapped
+    return mapped_role
 
 
 def parse_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
@@ -560,8 +560,8 @@ def function_of(call: dict[str, Any]) -> dict[str, Any]:
 def change_call(call: dict[str, Any], **changes: object) -> dict[str, Any]:
     """Return a call with some values of its function replaced."""
     function = function_of(call)
-    changed = {**function, **changes}
-    return changed if function is call else {**call, "function": changed}
+    new_function = {**function, **changes}
+    return new_function if function is call else {**call, "function": new_function}
 
 
 def _find_arguments(function: Mapping[str, Any]) -> object:
@@ -623,10 +623,10 @@ def _split_calls(text: str, begin: int) -> tuple[list[str], list[Any]]:
     calls: list[Any] = []
     while (position := text.find(opening, begin)) >= 0:
         texts.append(text[begin:position].strip())
-        decoded, begin = _decode_calls(text, position + len(opening))
+        decoded_calls, begin = _decode_calls(text, position + len(opening))
         if not text.startswith(closing, begin):
             raise ValueError("a tag that is not closed")
-        calls += decoded
+        calls += decoded_calls
         begin += len(closing)
     return [*texts, text[begin:].strip()], calls
 
@@ -653,13 +653,13 @@ def _unquote_arguments(text: str) -> str:
 
 def _read_call(call: object, where: str) -> dict[str, Any]:
     """Return a call in OpenAI's format; arguments that are JSON text are parsed."""
-    outer: dict[str, Any] = call if isinstance(call, dict) else {}
-    function = function_of(outer)
+    call_object: dict[str, Any] = call if isinstance(call, dict) else {}
+    function = function_of(call_object)
     if not isinstance(function.get("name"), str):
         raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
-    extra = {key: value for key, value in outer.items() if key in ("id", "index")}
+    id_fields = {key: value for key, value in call_object.items() if key in ("id", "index")}
     name_and_arguments = {"name": function["name"], "arguments": parse_json(_find_arguments(function))}
-    return {**extra, "type": "function", "function": name_and_arguments}
+    return {**id_fields, "type": "function", "function": name_and_arguments}
 
 
 def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> list[CharacterSpan]:
@@ -701,9 +701,9 @@ def masked_spans(value: object, text: str, name: str) -> list[CharacterSpan]:
     >>> masked_spans([[0, 1], {"begin_offset": 2, "end_offset": 2, "train": True}], "abc", "spans")
     [(0, 2)]
     """
-    parsed = parse_json(value)
+    parsed_spans = parse_json(value)
     spans = []
-    for item in parsed if isinstance(parsed, list) else [] if parsed is None else [parsed]:
+    for item in parsed_spans if isinstance(parsed_spans, list) else [] if parsed_spans is None else [parsed_spans]:
         keys = ("begin_offset", "end_offset", "train")
         values: list[Any] = [*item, False] if isinstance(item, list) else []
         values = [item.get(key) for key in keys] if isinstance(item, dict) else values

@@ -179,13 +179,13 @@ class InstructionEncoder:
                 prompts.append(error if isinstance(error, RecordProblem) else too_deep)
                 if up_to_problem:
                     break
-        encoded = iter(self.tokenize(sources))
+        tokenized = iter(self.tokenize(sources))
         for outcome in prompts:
             if isinstance(outcome, RecordProblem):
                 yield outcome
                 continue
             try:
-                yield self._finish_sequences(outcome, _unwrap(next(encoded)))
+                yield self._finish_sequences(outcome, _unwrap(next(tokenized)))
             except RecordProblem as problem:
                 yield problem
 
@@ -266,15 +266,15 @@ class InstructionEncoder:
         """
         if self.special_pattern is None:
             return False
-        contained = {special for text in texts for special in self.special_pattern.findall(text)}
+        special_texts = {special for text in texts for special in self.special_pattern.findall(text)}
         for marker in self._markers:
-            if marker in contained:
+            if marker in special_texts:
                 raise RecordProblem(
                     "marker-in-text", f"the marker {marker!r} stands in a text and would change the mask"
                 )
-        if contained and self.config.special_tokens_in_text == "refuse":
-            raise RecordProblem("bad-text", f"a text has the special token {min(contained)!r}")
-        return bool(contained)
+        if special_texts and self.config.special_tokens_in_text == "refuse":
+            raise RecordProblem("bad-text", f"a text has the special token {min(special_texts)!r}")
+        return bool(special_texts)
 
     def tokenize(self, sources: Sequence[Source]) -> Sequence[MaskedTokens | RecordProblem]:
         """Tokenize sequences; return a problem in place of a sequence that the tokenizer cannot encode.
@@ -305,9 +305,9 @@ class InstructionEncoder:
         pieces = iter(self._encode(texts))
         masked_tokens = []
         for sequence in sequences:
-            special = [segment.special for segment in sequence]
+            specials = [segment.special for segment in sequence]
             tokens = [
-                next(pieces) if name is None else np.array([self.special_ids[name]], np.uint32) for name in special
+                next(pieces) if name is None else np.array([self.special_ids[name]], np.uint32) for name in specials
             ]
             mask = np.repeat([segment.trainable for segment in sequence], list(map(len, tokens))).astype(np.uint8)
             masked_tokens.append(MaskedTokens(tokens=np.concatenate(tokens), mask=mask))
@@ -327,9 +327,9 @@ class _ChatPrompt:
         self._encoder, self._template, self._conversation = encoder, template, conversation
         self.content: object = {"messages": messages, **variables}
         values = [value for message in messages for value in message.values()]
-        nested = [value for value in values if type(value) is not str]
+        nested_values = [value for value in values if type(value) is not str]
         self.has_special = encoder.contains_special(
-            chain((value for value in values if type(value) is str), strings_in([nested, variables]))
+            chain((value for value in values if type(value) is str), strings_in([nested_values, variables]))
         )
         self.notes = conversation.notes
 
@@ -387,25 +387,25 @@ class _ChatPrompt:
             return
         content = content_text(self._conversation.messages[number])
         stripped = content.strip()
-        place = text.find(stripped, begin, end) - content.find(stripped)
-        if not text.startswith(stripped, place + content.find(stripped)) or place < 0:
+        content_begin = text.find(stripped, begin, end) - content.find(stripped)
+        if not text.startswith(stripped, content_begin + content.find(stripped)) or content_begin < 0:
             raise RecordProblem(
                 "bad-field", f"message {number + 1}: has masked spans, but the template changes its text"
             )
         for first, last in spans:
-            yield max(place + first, begin), min(place + last, end)
+            yield max(content_begin + first, begin), min(content_begin + last, end)
 
     def _find_reasoning_spans(self, text: str, begin: int, end: int, number: int | None) -> Iterator[CharacterSpan]:
         """Yield the spans of reasoning, including its tags and the blanks after it."""
-        places = [*find_thoughts(text, self._encoder.tag_pairs, begin, end)]
+        spans = [*find_thoughts(text, self._encoder.tag_pairs, begin, end)]
         message = {} if number is None else self._conversation.messages[number]
         thought = (message.get(REASONING_KEYS[0]) or "").strip()
         content = content_text(message)
         # Count occurrences: a template may leave the thought out while the answer repeats its words.
         if thought and text.count(thought, begin, end) > content.count(thought):
-            place = text.find(thought, begin, end)
-            places.append((place, place + len(thought)))
-        for first, last in places:
+            thought_begin = text.find(thought, begin, end)
+            spans.append((thought_begin, thought_begin + len(thought)))
+        for first, last in spans:
             yield first, skip_blanks(text, last, end)
 
     def _find_empty_thoughts(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
@@ -454,9 +454,9 @@ def _has_names(items: Sequence[dict[str, Any]], text: SearchedText) -> bool:
 def _has_quoted_arguments(messages: Sequence[Message], text: str) -> bool:
     """Tell whether a template wrote arguments that are JSON text as a quoted and escaped JSON string."""
     calls = [call for message in messages for call in message.get("tool_calls", ())]
-    searched = SearchedText(text) if calls else text
+    haystack = SearchedText(text) if calls else text
     values = (function_of(call).get("arguments") for call in calls)
-    return any(json.dumps(raw, ensure_ascii=False) in searched for raw in values if isinstance(raw, str) and '"' in raw)
+    return any(json.dumps(raw, ensure_ascii=False) in haystack for raw in values if isinstance(raw, str) and '"' in raw)
 
 
 def _has_documents(documents: Sequence[Mapping[str, Any]], text: SearchedText) -> bool:

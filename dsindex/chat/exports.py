@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-_OF_PACKS = {"position_ids": "int32", "seq_lengths": "int32", "sequences": "int32"}
+_PACK_COLUMNS = {"position_ids": "int32", "seq_lengths": "int32", "sequences": "int32"}
 COLUMNS = {
     "rows": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64"},
-    "packs": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64", **_OF_PACKS},
+    "packs": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64", **_PACK_COLUMNS},
     "bridge": {"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32", "sequences": "int32"},
 }
 """Form of an export's files → its columns, each with the element type of its lists."""

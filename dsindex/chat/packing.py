@@ -69,8 +69,8 @@ def assemble_block(
         if len(tokens) != len(mask):
             raise ValueError(f"a conversation has {len(tokens)} tokens, but its mask has {len(mask)}")
     lengths = np.array([len(tokens) for tokens, _ in conversations], dtype=np.int64)
-    padded = -(-lengths // pad_to_multiple) * pad_to_multiple
-    boundaries, unpadded = (starts_of(sizes).astype(np.int32) for sizes in (padded, lengths))
+    padded_lengths = -(-lengths // pad_to_multiple) * pad_to_multiple
+    boundaries, unpadded_starts = (starts_of(sizes).astype(np.int32) for sizes in (padded_lengths, lengths))
     total = int(boundaries[-1])
     if total > sequence_length:
         raise ValueError(f"the conversations have {total} tokens, more than the {sequence_length} of a block")
@@ -91,7 +91,7 @@ def assemble_block(
         position_ids=np.arange(sequence_length) - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens)),
         sequence_boundaries=boundaries,
         cu_seqlens=cu_seqlens,
-        cu_seqlens_unpadded=np.append(unpadded, unpadded[-1:] if final_end else unpadded[:0]),
+        cu_seqlens_unpadded=np.append(unpadded_starts, unpadded_starts[-1:] if final_end else unpadded_starts[:0]),
     )
 
 
@@ -179,12 +179,12 @@ def lay_out_blocks(
     if sizes.size and (sizes.min() < 1 or (sizes.max() > sequence_length and not drop_longer)):
         number = int(np.flatnonzero((sizes < 1) | (sizes > sequence_length))[0])
         raise ValueError(f"conversation {number} has {sizes[number]} tokens, not 1 to {sequence_length}")
-    places = np.minimum(sizes, sequence_length + 1).astype(np.int32)
+    padded_sizes = np.minimum(sizes, sequence_length + 1).astype(np.int32)
     if pad_to_multiple > 1:
-        places = -(-places // pad_to_multiple) * pad_to_multiple
-    num_longer = np.count_nonzero(places > sequence_length)
-    order = _sort_by(sequence_length - places, np.arange(len(places), dtype=np.int32))[num_longer:]
-    blocks, num_blocks = assign_blocks(places, order, sequence_length)
+        padded_sizes = -(-padded_sizes // pad_to_multiple) * pad_to_multiple
+    num_longer = np.count_nonzero(padded_sizes > sequence_length)
+    order = _sort_by(sequence_length - padded_sizes, np.arange(len(padded_sizes), dtype=np.int32))[num_longer:]
+    blocks, num_blocks = assign_blocks(padded_sizes, order, sequence_length)
     blocks = np.random.RandomState(ORDER_SEED).permutation(num_blocks).astype(np.int32)[blocks]
     conversations = _sort_by(blocks, order)
     return BlockLayout(

@@ -52,11 +52,11 @@ _TURNS = "positions of messages"
 """Template variable that maps id(message) to its position. No template can use the name, since it has spaces."""
 _STEP, _CONCAT, _COUNT, _ITEMS, _BUDGET = "\udfa2", "\udfa3", "\udfa4", "\udfa5", "\udfa6"
 """Names of the counting filters and of the variable that holds the budget. No name in a template can be a surrogate."""
-_ALWAYS_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-_OF_ANY_DICT = frozenset(dir(dict))
+_ALWAYS_SET = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_DICT_NAMES = frozenset(dir(dict))
 """Attributes of dict. They take precedence over keys of the same name, as in transformers."""
-_OF_LOOPS = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
-_OF_TEXTS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
+_LOOP_NAMES = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
+_TEXT_NAMES = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
 _REFUSED_FILTERS = ("batch", "center", "pprint", "random", "slice", "striptags", "sum", "urlize", "wordwrap", "xmlattr")
 _FREE_FILTERS = frozenset({"default", "d", "first", "items", "last", "length", "count"})
 """Filters that make no new text or list, so nothing is counted."""
@@ -77,7 +77,7 @@ _MAX_NUMBER = 10_000
 _MAX_INDENT = 16
 """Largest length of an indentation and of a separator for `tojson`."""
 _REFUSED_METHODS = ("encode", "expandtabs", "format_map", "maketrans", "translate")
-_ENLARGING = {"center", "ljust", "rjust", "zfill", "replace", "join", "format", "indent"}
+_ENLARGING_METHODS = {"center", "ljust", "rjust", "zfill", "replace", "join", "format", "indent"}
 """Methods and filters whose result may be much longer than the text that they are applied to."""
 _SMALL = 4096
 """Texts of up to this many characters are counted only when they are put into a list or buffer: the limit on steps
@@ -138,10 +138,10 @@ class ChatTemplate:
         """
         compiled = self._main if variables.get("tools") is None else self._for_tools
 
-        def render(chosen: Sequence[dict[str, Any]], with_prompt: bool) -> Rendered:
-            turns = {id(message): position for position, message in enumerate(chosen)}
+        def render(chosen_messages: Sequence[dict[str, Any]], with_prompt: bool) -> Rendered:
+            turns = {id(message): position for position, message in enumerate(chosen_messages)}
             budget = _Budget([messages, variables, self._constants])
-            values = {**self._constants, **variables, "messages": chosen, _TURNS: turns, _BUDGET: budget}
+            values = {**self._constants, **variables, "messages": chosen_messages, _TURNS: turns, _BUDGET: budget}
             values["add_generation_prompt"] = with_prompt
             try:
                 pieces = compiled.template.root_render_func(compiled.template.new_context(values))
@@ -229,14 +229,14 @@ class SearchedText:
     """
 
     def __init__(self, text: str) -> None:
-        self._text, self._place = text, 0
+        self._text, self._position = text, 0
 
     def __contains__(self, part: str) -> bool:
-        place = self._text.find(part, self._place)
-        if place < 0:
-            place = self._text.find(part)
-        self._place = max(place, 0)
-        return place >= 0
+        position = self._text.find(part, self._position)
+        if position < 0:
+            position = self._text.find(part)
+        self._position = max(position, 0)
+        return position >= 0
 
 
 def has_content(message: Mapping[str, Any], text: SearchedText) -> bool:
@@ -265,8 +265,8 @@ def _as_text(content: Any) -> Any:  # noqa: ANN401 - as above
 def _convert_arguments(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return calls with their arguments converted from JSON text to an object, or from an object to JSON text."""
     arguments = [function_of(call).get("arguments") for call in calls]
-    converted = [parse_json(value) if isinstance(value, str) else _tojson(value) for value in arguments]
-    return [change_call(call, arguments=new_value) for call, new_value in zip(calls, converted, strict=True)]
+    converted_arguments = [parse_json(value) if isinstance(value, str) else _tojson(value) for value in arguments]
+    return [change_call(call, arguments=new_value) for call, new_value in zip(calls, converted_arguments, strict=True)]
 
 
 def _remove_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Rendered:
@@ -303,8 +303,8 @@ class _CompiledTemplate:
             for node in tree.find_all((nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)):
                 raise TemplateError(f"line {node.lineno}: a chat template cannot use other files")
             self.names = frozenset(name.name for name in tree.find_all(nodes.Name))
-            needed = _find_needed_variables(tree) - environment.globals.keys() - _ALWAYS_GIVEN
-            self.marks_generation = any(used.name == _BEGIN for used in tree.find_all(nodes.Filter))
+            needed = _find_needed_variables(tree) - environment.globals.keys() - _ALWAYS_SET
+            self.marks_generation = any(filter_node.name == _BEGIN for filter_node in tree.find_all(nodes.Filter))
             if not self.marks_generation:
                 _mark_outputs(tree)
             _pass_turns(tree, [])
@@ -406,9 +406,9 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as a
         return super().getitem(_refuse_text(obj) if argument == "text" else obj, argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - as above
-        if type(obj) is dict and attribute not in _OF_ANY_DICT:
+        if type(obj) is dict and attribute not in _DICT_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if (type(obj) is str and attribute in _OF_TEXTS) or (type(obj) is LoopContext and attribute in _OF_LOOPS):
+        if (type(obj) is str and attribute in _TEXT_NAMES) or (type(obj) is LoopContext and attribute in _LOOP_NAMES):
             return getattr(obj, attribute)
         if type(obj) is _Namespace and not attribute.startswith("_"):
             try:
@@ -439,7 +439,7 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as a
             names.pop(name, None)
         if __obj.__name__ in _REFUSED_METHODS:
             raise SecurityError(f"a template cannot use the method {__obj.__name__!r} of a text")
-        if __obj.__name__ in _ENLARGING:
+        if __obj.__name__ in _ENLARGING_METHODS:
             args = tuple([*value] if __obj.__name__ == "join" else value for value in args)
             budget.take(_measure_text(budget, owner, __obj.__name__, [*args, *names.values()]))
         return _charge_value(budget, __obj(*args, **names))
@@ -461,9 +461,9 @@ def _measure_operation(budget: _Budget, operator: str, left: object, right: obje
     if operator == "%" and isinstance(left, str):
         return _measure_text(budget, left, "%", right if isinstance(right, tuple) else (right,))
     if operator == "*":
-        repeated, times = (right, left) if isinstance(left, int) else (left, right)
-        if isinstance(times, int) and isinstance(repeated, (str, list, tuple)):
-            return budget.weigh(repeated) * max(times, 0)
+        operand, times = (right, left) if isinstance(left, int) else (left, right)
+        if isinstance(times, int) and isinstance(operand, (str, list, tuple)):
+            return budget.weigh(operand) * max(times, 0)
     if operator == "+" and isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         # Weigh only the shorter list. The longer one was weighed when it was made, and weighing it again would make a
         # loop that appends one item at a time quadratic.
@@ -499,7 +499,7 @@ def _guard_filter(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
         if name in _LIST_FILTERS:
             return make(context, _refuse_text(value), *args, **names)
         budget = context.parent[_BUDGET]
-        if args or names or name in _ENLARGING:
+        if args or names or name in _ENLARGING_METHODS:
             arguments = [*args, *names.values()]
             if any(isinstance(number, int) and abs(number) > _MAX_NUMBER for number in arguments):
                 raise SecurityError(f"a number for the filter {name!r} is too large")
@@ -555,13 +555,13 @@ class _CharacterCounter(NodeTransformer):  # type: ignore[misc]  # as above
     is_buffer = False
 
     def generic_visit(self, node: nodes.Node, *args: Any, **names: Any) -> nodes.Node:  # noqa: ANN401 - jinja2's
-        outer = self.is_buffer
+        was_buffer = self.is_buffer
         self.is_buffer |= isinstance(node, _BUFFERS)
         super().generic_visit(node, *args, **names)
         if isinstance(node, nodes.Output) and self.is_buffer:
             texts = [nodes.Const(part.data) if isinstance(part, nodes.TemplateData) else part for part in node.nodes]
             node.nodes = [text if _is_concat(text) else _filter(_CONCAT, text) for text in texts]
-        self.is_buffer = outer
+        self.is_buffer = was_buffer
         if isinstance(node, nodes.For):
             node.iter = node.iter if isinstance(node.iter, nodes.Const) else _filter(_ITEMS, node.iter)
         if isinstance(node, nodes.Concat):

@@ -42,7 +42,7 @@ _TAG = re.compile("(" + "|".join(re.escape(tag) for pair in TAG_PAIRS for tag in
 _OPENER = re.compile("|".join(re.escape(pair[0]) for pair in TAG_PAIRS))
 _WORD = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|.", re.DOTALL)
 _TEXT_KEYS = ("content", "reasoning_content", "thinking", "reasoning")
-_SHOWN = 60
+_MAX_SHOWN = 60
 
 
 class Span(NamedTuple):
@@ -123,7 +123,7 @@ class ReplyFinder:
             spans[-1] = spans[-1]._replace(end=end)
         other_headers = [other_header for other_header, _ in self._headers.values() if other_header and not header]
         if not text.startswith(header, spans[0].begin) or any(text.startswith(other, begin) for other in other_headers):
-            shown = text[spans[0].begin :][:_SHOWN]
+            shown = text[spans[0].begin :][:_MAX_SHOWN]
             raise _problem(f"{where}: the generation prompt is {header!r}, but the template writes {shown!r}")
         opens_thought = _OPENER.fullmatch(prompt[len(header) :].rstrip()) is not None
         if number >= self._last_turn and opens_thought and not _OPENER.match(text, begin):
@@ -158,10 +158,10 @@ class ReplyFinder:
         before = self._messages[:number]
         key = before[-1]["role"] if before else ""
         if key not in self._headers:
-            without, prompted = self._render_part(before, False).pieces(), self._render_part(before, True).pieces()
-            pairs = zip(without, prompted, strict=False)
+            pieces, prompt_pieces = self._render_part(before, False).pieces(), self._render_part(before, True).pieces()
+            pairs = zip(pieces, prompt_pieces, strict=False)
             num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            prompt = "".join(text for text, _ in prompted[num_equal:])
+            prompt = "".join(text for text, _ in prompt_pieces[num_equal:])
             opener = _OPENER.search(prompt)
             self._headers[key] = prompt[: opener.start()] if opener else prompt, prompt
         return self._headers[key]
@@ -212,11 +212,11 @@ def _tail_text(message: Message) -> str:
 
 def _has_tail(text: str, last: int, end: int, tail: str) -> bool:
     """Tell whether `text[last:end]` is the tail except for blanks, or a prefix after which text and tail differ."""
-    written = text[last:end]
-    if written.rstrip() == tail.rstrip():
+    written_tail = text[last:end]
+    if written_tail.rstrip() == tail.rstrip():
         return True
-    word, tail_word = _WORD.match(text, end), _WORD.match(tail, len(written))
-    return tail.startswith(written) and word is not None and tail_word is not None and word[0] != tail_word[0]
+    word, tail_word = _WORD.match(text, end), _WORD.match(tail, len(written_tail))
+    return tail.startswith(written_tail) and word is not None and tail_word is not None and word[0] != tail_word[0]
 
 
 def _mark(message: Message, number: int) -> Message:
@@ -261,7 +261,7 @@ def _mark_call(call: dict[str, Any], mark: Callable[[Any], Any], sentinel: str) 
 
 
 def _clip(text: str) -> str:
-    return repr(text if len(text) <= 2 * _SHOWN else f"{text[:_SHOWN]} … {text[-_SHOWN:]}")
+    return repr(text if len(text) <= 2 * _MAX_SHOWN else f"{text[:_MAX_SHOWN]} … {text[-_MAX_SHOWN:]}")
 
 
 def _problem(reason: str) -> RecordProblem:

@@ -23,15 +23,15 @@ from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.read import is_stored
 from dsindex.text.encoders import TokenBatch, encode_all, encode_by_reference, make_encoder
-from dsindex.text.engines import adds_prefix_space, differing_tokens
+from dsindex.text.engines import adds_prefix_space, difference_error
 from dsindex.text.tokenizer import (
     Tokenizer,
     load_tokenizer,
     read_folder_config,
     read_tokenizer_bytes,
-    refused,
     shared_tokenizer,
     token_text,
+    wrap_errors,
 )
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ class MarkedText(NamedTuple):
         encoded, all_spans = check_text(text), tuple(spans)
         ends = tuple(chain.from_iterable(all_spans))
         if len(text) != len(encoded):
-            places = {0: 0}
-            for before, place in pairwise(sorted({0, *ends})):
-                places[place] = places[before] + len(text[before:place].encode())
-            ends = tuple(places[end] for end in ends)
+            byte_offsets = {0: 0}
+            for previous, index in pairwise(sorted({0, *ends})):
+                byte_offsets[index] = byte_offsets[previous] + len(text[previous:index].encode())
+            ends = tuple(byte_offsets[end] for end in ends)
         return cls(text, all_spans, encoded, ends)
 
 
@@ -111,7 +111,7 @@ class ChatTokenizer:
         self._json = tokenizer_json
         self.special_tokens = dict(special_tokens or {})
         self.chat_templates = dict(chat_templates or {})
-        with refused("not the text of a tokenizer.json"):
+        with wrap_errors("not the text of a tokenizer.json"):
             # Without special tokens, a post-processor only changes offsets: it may exclude the blanks of a token.
             content = json.dumps(json.loads(tokenizer_json) | {"post_processor": None}, ensure_ascii=False).encode()
             self._data = Tokenizer(
@@ -127,8 +127,8 @@ class ChatTokenizer:
             TokenizerError: If a file is missing or invalid.
         """
         special_tokens, chat_templates = read_chat_files(path)
-        loaded = load_tokenizer(str(path))
-        return cls(loaded.content.decode(), special_tokens=special_tokens, chat_templates=chat_templates)
+        tokenizer = load_tokenizer(str(path))
+        return cls(tokenizer.content.decode(), special_tokens=special_tokens, chat_templates=chat_templates)
 
     def __reduce__(self) -> tuple[Any, ...]:
         make = functools.partial(ChatTokenizer, special_tokens=self.special_tokens, chat_templates=self.chat_templates)
@@ -153,7 +153,7 @@ class ChatTokenizer:
         Raises:
             UnencodableError: If the library fails on some of the texts.
         """
-        return TokenBatch.of(encode_by_reference(self._data, texts, add_special_tokens=False))
+        return TokenBatch.of_rows(encode_by_reference(self._data, texts, add_special_tokens=False))
 
     def encode_spans(self, texts: Sequence[MarkedText]) -> list[MaskedTokens]:
         """Tokenize each text separately, and mask the tokens without a trainable character.
@@ -327,7 +327,7 @@ class FastTexts:
         batch = self._encoder.encode(texts)
         for text, tokens in zip(texts, batch.split(), strict=True):
             if _is_audited(text.encode()) and not np.array_equal(tokens, self._reference.encode(text).ids):
-                raise differing_tokens(self._tokenizer, self._engine, text)
+                raise difference_error(self._tokenizer, self._engine, text)
         return batch
 
     def encode_spans(self, texts: Sequence[MarkedText]) -> list[MaskedTokens]:
@@ -340,10 +340,10 @@ class FastTexts:
             TokenizerError: If the engine and the reference return different tokens or masks for an audited text.
         """
         batch = self._encoder.encode([text.text for text in texts])
-        places = starts_of(self._token_bytes.take(batch.tokens))
+        offsets = starts_of(self._token_bytes.take(batch.tokens))
         # The byte offset, counted over the tokens of all texts, at which each text's tokens begin.
-        bases = places[starts_of(batch.lengths)]
-        mask = mask_from_spans(places[:-1], places[1:], _byte_spans(texts, bases))
+        bases = offsets[starts_of(batch.lengths)]
+        mask = mask_from_spans(offsets[:-1], offsets[1:], _byte_spans(texts, bases))
         masked_tokens = [
             MaskedTokens(tokens=tokens, mask=mask[begin:end])
             for tokens, (begin, end) in zip(batch.split(), pairwise(starts_of(batch.lengths).tolist()), strict=True)
@@ -355,7 +355,7 @@ class FastTexts:
                 continue
             [reference] = self._reference.encode_spans([rendered])
             if has_positions and not _are_equal(masked_tokens[number], reference):
-                raise differing_tokens(self._tokenizer, self._engine, rendered.text)
+                raise difference_error(self._tokenizer, self._engine, rendered.text)
             masked_tokens[number] = reference
         return masked_tokens
 
@@ -385,12 +385,12 @@ class FastTexts:
     def _token_bytes(self) -> NDArray[np.int32]:
         """Byte length of each token, indexed by id; 0 for an unused id."""
         vocabulary: dict[str, int] = self._tokenizer_json["model"]["vocab"]
-        added = self._tokenizer_json.get("added_tokens") or []
-        size = 1 + max(chain(vocabulary.values(), (token["id"] for token in added)), default=0)
+        added_tokens = self._tokenizer_json.get("added_tokens") or []
+        size = 1 + max(chain(vocabulary.values(), (token["id"] for token in added_tokens)), default=0)
         lengths = np.zeros(size, np.int32)
         # In the vocabulary, each character stands for one byte. Added tokens are plain text, so they are set below.
         lengths[list(vocabulary.values())] = list(map(len, vocabulary))
-        for token in added:
+        for token in added_tokens:
             lengths[token["id"]] = len(token["content"].encode())
         return lengths
 

@@ -117,7 +117,7 @@ def plan_over_time(
         hint = "lower the weights, shorten the run, or allow repeats with a larger --max-epochs"
         raise LimitError(f"--max-epochs {float(epoch_limit or 1):g}: {'; '.join(problems)}", hint=hint)
 
-    planned = [
+    new_members = [
         _plan_dataset(
             member,
             old_caches[numbers.index(number)] if number in numbers else None,
@@ -127,8 +127,8 @@ def plan_over_time(
         )
         for number, member in enumerate(members)
     ]
-    planned_by_stem = {member.files.stem: member for member in planned}
-    new_datasets = [planned_by_stem.get(dataset.files.stem, dataset) for dataset in datasets]
+    members_by_stem = {member.files.stem: member for member in new_members}
+    new_datasets = [members_by_stem.get(dataset.files.stem, dataset) for dataset in datasets]
     if blend is None:
         return new_datasets, list(blends), notes
     old_phases = (() if first is None else first.record.settings.phases) or (Phase(0, "first job"),)
@@ -140,11 +140,11 @@ def plan_over_time(
         tuple(taken),
         curve.weights.tolist(),
         curve.slopes.tolist(),
-        [cache.settings.plan for cache in planned],
+        [cache.settings.plan for cache in new_members],
     )
     new_blend = replace(
         blend,
-        datasets=tuple(planned),
+        datasets=tuple(new_members),
         continued=ContinuedBlend(
             consumed=consumed,
             old=first.files if first is not None and first is not old_caches[0] else None,
