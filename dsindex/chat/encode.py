@@ -207,8 +207,8 @@ class InstructionEncoder:
             note = prompt.notes[0]
             raise RecordProblem("not-written", f"{note}: {explain_note(note)}; see `unwritten`")
         return EncodedConversation(
-            tokens=_join_arrays([sequence.tokens for sequence in sequences]),
-            mask=_join_arrays([sequence.mask for sequence in sequences]),
+            tokens=np.concatenate([sequence.tokens for sequence in sequences]),
+            mask=np.concatenate([sequence.mask for sequence in sequences]),
             lengths=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
             content=prompt.content,
             cut=cut,
@@ -553,10 +553,6 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
 def _count_system(messages: Sequence[Message]) -> int:
     """Count the system messages at the beginning."""
     return next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
-
-
-def _join_arrays(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _unwrap(outcome: _T | RecordProblem) -> _T:
