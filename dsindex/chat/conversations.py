@@ -138,13 +138,7 @@ class ConversationReader:
             RecordProblem: If the line is not a JSON object, `read` refuses the record, or a text has a lone surrogate.
         """
         conversation = self.read(parse_record(line))
-        if _SURROGATE.search(line):
-            texts = [*strings_in([conversation.variables, conversation.messages])]
-            try:
-                "".join(texts).encode()  # much faster than one call for each text
-            except UnicodeEncodeError:
-                for text in texts:
-                    check_text(text)
+        check_texts(line, [conversation.variables, conversation.messages])
         return conversation
 
     def read(self, record: Mapping[str, Any]) -> Conversation:
@@ -752,6 +746,17 @@ def strings_in(value: object) -> Iterator[str]:
             stack.extend(item.values())
         elif isinstance(item, list):
             stack.extend(item)
+
+
+def check_texts(line: bytes, value: object) -> None:
+    """Check all strings in JSON data that was read from a line.
+
+    Raises:
+        RecordProblem: If a string contains a lone surrogate.
+    """
+    if _SURROGATE.search(line):
+        for text in strings_in(value):
+            check_text(text)
 
 
 def check_text(text: str) -> bytes:

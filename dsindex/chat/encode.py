@@ -32,7 +32,7 @@ from dsindex.chat.conversations import (
     TOOL_ROLES,
     UNTRAINED_END,
     ConversationReader,
-    check_text,
+    check_texts,
     content_text,
     function_of,
     strings_in,
@@ -193,8 +193,7 @@ class InstructionEncoder:
         if self._template is not None:
             return _ChatPrompt(self, self._template, self._reader.read_line(line))
         record = parse_record(line)
-        for text in strings_in(record):
-            check_text(text)
+        check_texts(line, record)
         return _ConstructedPrompt(self, self._construction, self._construction.read(record))
 
     def _finish_sequences(self, prompt: Prompt, whole: MaskedTokens) -> EncodedConversation:
