@@ -185,7 +185,7 @@ class InstructionEncoder:
                 yield outcome
                 continue
             try:
-                yield self._finish_sequences(outcome, _unwrap(next(tokenized)))
+                yield self._finish_conversation(outcome, _unwrap(next(tokenized)))
             except RecordProblem as problem:
                 yield problem
 
@@ -196,7 +196,7 @@ class InstructionEncoder:
         check_texts(line, record)
         return _ConstructedPrompt(self, self._construction, self._construction.read(record))
 
-    def _finish_sequences(self, prompt: Prompt, whole: MaskedTokens) -> EncodedConversation:
+    def _finish_conversation(self, prompt: Prompt, whole: MaskedTokens) -> EncodedConversation:
         if not whole.mask.any():
             raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
         sequences, limit, cut = [whole], self.config.max_length, 0
