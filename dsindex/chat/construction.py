@@ -93,7 +93,7 @@ class MessageConstruction:
                     f"loss_masking_jq_patterns: {mask.pattern!r} masks the field {mask.field!r}, which is not in "
                     f"message_construction ({', '.join(names)})"
                 )
-        masked_fields = [mask.field for mask in self._masks if mask.rest == "true"]
+        masked_fields = [mask.field for mask in self._masks if mask.selector == "true"]
         self._optional = frozenset(masked_fields if config.optional_fields is None else config.optional_fields)
         spans = {_spans_name(name): pattern for name, pattern in config.loss_masking_spans.items()}
         self._patterns = Patterns(self._fields | spans, self._masks)
@@ -166,7 +166,7 @@ class MessageConstruction:
         for number, mask in enumerate(self._masks):
             if mask.field not in fields:  # an optional field; `read_fields` raised an error for any other
                 continue
-            is_selected = answers.selected(number)
+            is_selected = answers.read_mask(number)
             if not any(is_selected) and self._config.unmatched_patterns == "refuse":
                 reason = "selects nothing; `unmatched_patterns: allow` accepts such records"
                 raise RecordProblem("pattern-no-match", f"the pattern `{mask.pattern}` {reason}")

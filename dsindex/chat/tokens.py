@@ -23,15 +23,15 @@ from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.read import is_stored
 from dsindex.text.encoders import TokenBatch, encode_all, encode_by_reference, make_encoder
-from dsindex.text.engines import adds_prefix_space, differing_tokens
+from dsindex.text.engines import adds_prefix_space, difference_error
 from dsindex.text.tokenizer import (
     Tokenizer,
     load_tokenizer,
     read_folder_config,
     read_tokenizer_bytes,
-    refused,
     shared_tokenizer,
     token_text,
+    wrap_errors,
 )
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class ChatTokenizer:
         self._json = tokenizer_json
         self.special_tokens = dict(special_tokens or {})
         self.chat_templates = dict(chat_templates or {})
-        with refused("not the text of a tokenizer.json"):
+        with wrap_errors("not the text of a tokenizer.json"):
             # Without special tokens, a post-processor only changes offsets: it may exclude the blanks of a token.
             content = json.dumps(json.loads(tokenizer_json) | {"post_processor": None}, ensure_ascii=False).encode()
             self._data = Tokenizer(
@@ -153,7 +153,7 @@ class ChatTokenizer:
         Raises:
             UnencodableError: If the library fails on some of the texts.
         """
-        return TokenBatch.of(encode_by_reference(self._data, texts, add_special_tokens=False))
+        return TokenBatch.of_rows(encode_by_reference(self._data, texts, add_special_tokens=False))
 
     def encode_spans(self, texts: Sequence[MarkedText]) -> list[MaskedTokens]:
         """Tokenize each text separately, and mask the tokens without a trainable character.
@@ -327,7 +327,7 @@ class FastTexts:
         batch = self._encoder.encode(texts)
         for text, tokens in zip(texts, batch.split(), strict=True):
             if _is_audited(text.encode()) and not np.array_equal(tokens, self._reference.encode(text).ids):
-                raise differing_tokens(self._tokenizer, self._engine, text)
+                raise difference_error(self._tokenizer, self._engine, text)
         return batch
 
     def encode_spans(self, texts: Sequence[MarkedText]) -> list[MaskedTokens]:
@@ -355,7 +355,7 @@ class FastTexts:
                 continue
             [reference] = self._reference.encode_spans([rendered])
             if has_positions and not _are_equal(masked_tokens[number], reference):
-                raise differing_tokens(self._tokenizer, self._engine, rendered.text)
+                raise difference_error(self._tokenizer, self._engine, rendered.text)
             masked_tokens[number] = reference
         return masked_tokens
 

@@ -398,8 +398,7 @@ class BlendedDataset(MegatronSamples):
         self.num_sample_tokens = datasets[0].num_sample_tokens
         self.place = f"a blend of {len(datasets)} datasets"
         self.dataset_index = open_array(dataset_index, "dataset_index")
-        length = len(self.dataset_index)
-        self.dataset_sample_index = open_array(dataset_sample_index, "dataset_sample_index", length=length)
+        self.dataset_sample_index = open_array(dataset_sample_index, "dataset_sample_index", length=len(self))
 
     @property
     def datasets(self) -> list[GPTDataset]:
@@ -439,10 +438,9 @@ class BlendedDataset(MegatronSamples):
         parts = description["datasets"]
         if prefixes is not None and len(prefixes) != len(parts):
             raise ValueError(f"{path}: {len(prefixes)} prefixes were given for {len(parts)} datasets")
-        folder = os.path.dirname(path)
         datasets = [
             GPTDataset.open_cache(
-                find_description(folder, part),
+                find_description(os.path.dirname(path), part),
                 prefix=None if prefixes is None else prefixes[number],
                 add_extra_token=add_extra_token,
                 options=options,

@@ -102,8 +102,8 @@ def _examine_input(input_path: InputPath, *, input_format: InputFormat, selectio
     with input_path.prefix_errors():
         hint = "check --input, which takes files, folders and patterns, and - for a pipe"
         with reading(path, hint=hint), store_of(stored_path).open(stored_path, input_path.status) as file:
-            form = detect_form(file, shown_as=path, wanted=input_format)
-        whole = TextPart.of(InputStatus(path=stored_path, size_bytes=file.size_bytes, version=file.version), form)
+            form = detect_form(file, shown_as=path, input_format=input_format)
+        whole = TextPart.of_file(InputStatus(path=stored_path, size_bytes=file.size_bytes, version=file.version), form)
         if not form.is_table:
             text_bytes = whole.size_bytes * (1 if form.container == "plain" else TEXT_PER_STORED_BYTE)
             return InputFile(path=path, parts=(replace(whole, text_bytes=text_bytes),))

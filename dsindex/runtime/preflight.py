@@ -162,7 +162,7 @@ def encode_piece(
                 tokens += sum(map(len, texts))
                 continue
             if audits:
-                texts = clip_texts(texts, most=AUDITED_TEXT_BYTES, total=AUDIT_MAX_BYTES)
+                texts = clip_texts(texts, max_characters=AUDITED_TEXT_BYTES, max_total=AUDIT_MAX_BYTES)
                 audit(source.tokenizer, source.engine, texts)
             batch, encoded = encode_leniently(make_encoder(source.tokenizer, source.engine), texts)
             unencodable = BadRecords(file=part.path, reason="the tokenizer's library fails on the text", line=0)
