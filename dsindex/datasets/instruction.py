@@ -198,7 +198,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         FormatError: If the index is damaged, or does not fit the current file.
     """
 
-    item = "record"
+    noun = "record"
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class Packs(SampleDataset[Any]):
         plan: The sequences in each block.
     """
 
-    item = "block"
+    noun = "block"
 
     def __init__(self, dataset: IndexedDataset, plan: BlockLayout) -> None:
         self.dataset, self.place = dataset, dataset.prefix
