@@ -73,12 +73,10 @@ LIST_JOB = "--seq-length 4 --split 1 --executor local --plain-names --num-sample
     ("inspect --document 1", 1, ["--document does not apply to: list"]),
     ("verify b --same-as", 1, ["LIST: neither .bin and .idx nor a .pbin, but list"]),
 ])  # fmt: skip
-def test_list_of_datasets_is_an_argument_as_they_are(command, code, shown, tmp_path, cli, monkeypatch):
+def test_list_of_datasets_is_an_argument_as_they_are(command, code, shown, in_folder, cli):
     """A list as `build --max-dataset-size` writes it."""
-    monkeypatch.chdir(tmp_path)
-    write_dataset(tmp_path / "a_000", [[[1] * 4]] * 6)
-    write_dataset(tmp_path / "a_001", [[[1] * 4]] * 2)
-    write_dataset(tmp_path / "b", [[[1] * 4]] * 8)
-    Path("a.txt").write_text(f"24 {tmp_path}/a_000\n8 {tmp_path}/a_001\n")
+    for name, num_documents in {"a_000": 6, "a_001": 2, "b": 8}.items():
+        write_dataset(in_folder / name, [[[1] * 4]] * num_documents)
+    Path("a.txt").write_text(f"24 {in_folder}/a_000\n8 {in_folder}/a_001\n")
     found = cli((command if "LIST" in command else f"{command} LIST").replace("LIST", "a.txt").split(), code)
     assert [part for part in shown if part.replace("LIST", "a.txt") not in found.out + found.err] == [], found

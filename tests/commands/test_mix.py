@@ -13,11 +13,10 @@ from tests.support.golden import GOLDEN, golden_cases
 
 
 @pytest.fixture(autouse=True)
-def datasets(tmp_path, monkeypatch):
+def _datasets(in_folder):
     """Three datasets of 10 documents with 1000, 500 and 100 tokens, in the working folder."""
-    monkeypatch.chdir(tmp_path)
     for name, length in {"web": 100, "books": 50, "code": 10}.items():
-        write_dataset(tmp_path / name, [[[1] * length] for _ in range(10)])
+        write_dataset(in_folder / name, [[[1] * length] for _ in range(10)])
 
 
 def run(words, capsys):

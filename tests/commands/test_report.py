@@ -135,20 +135,6 @@ def test_instruction_data_has_the_learned_tokens_of_each_source(tmp_path):
     report(tmp_path, prefix, code=1)
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), [
-    ([str(MODALITIES / "nonempty.jsonl")], "neither .bin and .idx nor a .pbin, but: raw index"),
-    (["{tmp}/none"], "there is no dataset"),
-    ([GOLDEN_EOD, f"{GOLDEN_EOD}.bin"], "this dataset is given twice"),
-    ([GOLDEN_EOD, "--cache", "{tmp}/none"], "there is no such folder"),
-    ([GOLDEN_EOD, "--tokenizer-model", "{tmp}/none"], "none"),
-])  # fmt: skip
-def test_bad_arguments_are_told_before_the_work(arguments, sentence, tmp_path, cli):
-    given = [argument.replace("{tmp}", str(tmp_path)) for argument in arguments]
-    shown = cli(["report", *given, "-o", str(tmp_path / "report.html")], 1).err
-    assert sentence in shown
-    assert not list(tmp_path.iterdir())
-
-
 def test_damage_is_a_finding(built, tmp_path, capsys):
     folder = tmp_path / "data"
     shutil.copytree(Path(built).parent, folder)

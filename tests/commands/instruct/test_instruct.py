@@ -26,11 +26,12 @@ from dsindex.errors import BadRecordError, OutputError, PlanError, RecordProblem
 from dsindex.formats.manifest import read_manifest
 from dsindex.formats.provenance import read_rows
 from dsindex.text.fields import parse_record
-from tests.commands.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
+from tests.commands.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job
 from tests.support.chat_tokenizers import train
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
+from tests.support.published import published
 
 WITH_VARIABLE = {"chat_template": "{{ greeting }}" + CHATML, "max_length": 150, "too_long": "split"}
 """A template that writes a variable of the record."""
@@ -197,22 +198,6 @@ def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer, sai
     assert packing.get("dropped") == dropped
     assert said is None or re.search(said, shown), shown
     assert ("1 longer sequence with" in shown) == (dropped == 1)
-
-
-@pytest.mark.parametrize(("text", "options", "code", "message"), [
-    ("message_construction: [role]", ["--seq-length", "1"], 2, "'1' is not an integer from 2 to 134217728"),
-    ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a pack"),
-    ("{message_construction: [role], too_long: split, max_length: 9}",
-     ["--seq-length", "64", "--longer-than-pack", "truncate"], 2, "contradict each other"),
-    ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
-    ("message_construction: [role", [], 1, "not valid YAML"),
-])  # fmt: skip
-def test_wrong_options_are_said_in_one_sentence(tmp_path, cli, text, options, code, message):
-    (tmp_path / "chat.yaml").write_text(text)
-    given = ["--input", str(CONVERSATIONS), "--tokenizer-model", str(OWN.plain_tokenizer)]
-    command = ["instruct", str(tmp_path / "chat.yaml"), *given, "--output-prefix", str(tmp_path / "out" / "x")]
-    assert message in cli([*command, *options, "--executor", "local"], code).err
-    assert not (tmp_path / "out").exists()
 
 
 CALLS = [
