@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.datasets import write_dataset
-from tests.support.pbin_files import pbin_bytes, write_pbin
+from tests.support.pbin_files import write_pbin
 
 
 def test_raw_index_says_what_became_of_the_lines(tmp_path, cli):
@@ -19,21 +19,6 @@ def test_raw_index_says_what_became_of_the_lines(tmp_path, cli):
     assert "y.idx: 2 lines, 2 faulty left out" in said
     assert "x.jsonl, line 2 (byte 3)" in said
     assert re.search(r"x\.jsonl, line 2: not JSON", cli(["raw-index", str(path)], 1).err)
-
-
-def test_convert_goes_both_ways_and_between_eras(tmp_path, cli, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_dataset(tmp_path / "x", [[[1, 2]], [], [[3]]])
-    cli(["convert", "x.idx", "y.pbin", "--pbin-era", "spec"])
-    assert Path("y.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], version="spec")
-    said = cli(["convert", "y.pbin", "z.bin", "--token-type", "uint16"]).out
-    assert "3 documents, 2 sequences, 3 tokens" in said
-    for suffix in ("bin", "idx"):
-        assert Path(f"z.{suffix}").read_bytes() == Path(f"x.{suffix}").read_bytes()
-    cli(["convert", "y.pbin", "now.pbin"])
-    assert Path("now.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], version="current")
-    assert "3 documents" in cli(["convert", "now.pbin", "then.pbin", "--pbin-era", "2024-01-30"]).out
-    assert Path("then.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], version="2024-01-30")
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
