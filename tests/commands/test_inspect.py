@@ -11,11 +11,15 @@ import pytest
 import dsindex
 from dsindex.cli.main import main
 from dsindex.commands.inspect import run_inspect
+from dsindex.commands.token_data import cut_pieces
 from dsindex.errors import BadRecordError
 from dsindex.options.datasets import InspectConfig
 from dsindex.store.lock import hold_lock
+from dsindex.text.encoders import encode_by_reference
+from dsindex.text.tokenizer import load_tokenizer
 from tests.support.datasets import write_dataset
-from tests.support.golden import OWN
+from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
+from tests.support.golden import OWN, TOKENIZERS
 from tests.support.jobs import run_config
 
 TOKENIZER = str(OWN.plain_tokenizer)
@@ -151,3 +155,27 @@ def test_a_work_folder_says_how_far_its_job_is(make_config, tmp_path, cli):
     lock.write_bytes(owner)  # its process holds no lock any more
     assert inspect(cli, str(folder))["facts"]["state"] == "running when it ended: its driver is gone"
     assert lock.read_bytes() == owner
+
+
+FILES = {"m.model": sentencepiece_model("llama2"), "cl100k_base.tiktoken": tiktoken_file()}
+
+
+@pytest.mark.parametrize("name", ["gpt2", *FILES])
+def test_pieces_together_are_the_text(name, tmp_path):
+    for file, content in FILES.items():
+        (tmp_path / file).write_bytes(content)
+    tokenizer = load_tokenizer(str(tmp_path / name if name in FILES else TOKENIZERS[name]))
+    text = "a fox and 数 twice" if name in FILES else "A naïve fox, 数 and 🦊🦊\r\n  twice\x1b[2J."
+    ids = encode_by_reference(tokenizer, [text], add_special_tokens=False)[0]
+    pieces = cut_pieces(tokenizer, ids)
+    assert "".join(piece.text or "" for piece in pieces) == text
+    assert [token for piece in pieces for token in piece.ids] == ids
+    assert len(pieces) > 5
+    after = cut_pieces(tokenizer, ids[2:], before=ids[:2])
+    assert [piece.text for piece in after] == [piece.text for piece in pieces][-len(after) :]
+
+
+def test_ids_outside_the_vocabulary_have_no_text():
+    tokenizer = load_tokenizer(str(TOKENIZERS["plain"]))
+    pieces = cut_pieces(tokenizer, [5, 10_000_000, -1, 6])
+    assert [piece.text is None for piece in pieces] == [False, True, True, False]
