@@ -26,6 +26,7 @@ from dsindex.cli.main import main
 from dsindex.cli.parser import COMMANDS, make_parser
 from tests.support.golden import OWN
 from tests.support.pbin_files import joined_by_modalities
+from tests.support.published import edit_manifest
 from tests.support.text_tokenizers import word_piece
 
 TEXT = "build --input docs.jsonl --tokenizer-model tok --output-prefix NEW"
@@ -229,8 +230,19 @@ CASES = {
 
 
 CONTROL = "control_tokens: allow\n"
+RANKS = "".join(f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256))
 FILES = {
     "a.jsonl": "a line\n",
+    "a.txt": "a line\n",
+    "bad.jsonl": '{"text": "good"}\n{"body": "bad"}\n',
+    "b.tiktoken": RANKS,
+    "gpt2.tiktoken": RANKS,
+    "packed_packing_256.bin": "not ours",
+    "packed_packing_256.idx": "not ours",
+    "empty.jsonl": "",
+    "many.txt": "docs.jsonl\n",
+    "chat.yaml": CONTROL + MASKS,
+    "long.yaml": CONTROL + MASKS + "\nmax_length: 1000\n",
     "array.jsonl": '[{"text": "a"},\n{"text": "b"}]\n',
     "wide.jsonl": '{\n"text": "a"\n}\n',
     "bad-lines.jsonl": '{"text": "a"}\na line\n',
@@ -249,18 +261,14 @@ FILES = {
 def _folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("hints"))
-        shutil.copy(OWN.docs, "docs.jsonl")
-        Path("bad.jsonl").write_text('{"text": "good"}\n{"body": "bad"}\n')
-        Path("empty.jsonl").write_text("")
+        for folder in ("none", "bare", "vocab", "splits", "copies"):
+            Path(folder).mkdir()
+        for name in ("docs.jsonl", "splits/train.jsonl", "splits/test.jsonl", "copies/a.jsonl"):
+            shutil.copy(OWN.docs, name)
         Path("halted.jsonl").write_bytes(OWN.docs.read_bytes() + b"not JSON\n")
-        Path("a.txt").write_text("a line\n")
-        Path("none").mkdir()
         Path("fairseq.idx").write_bytes(b"TNTIDX\0\0" + bytes(40))
         Path("fairseq.bin").write_bytes(bytes(40))
-        for name in ("bin", "idx"):
-            Path(f"packed_packing_256.{name}").write_bytes(b"not ours")
         Path("many.yaml").write_text(f"input: [{'docs.jsonl, ' * 200_000}]\n")
-        Path("many.txt").write_text("docs.jsonl\n")
         wide = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "!": 1}, unk_token="?"))
         wide.add_tokens([f"word{number}" for number in range(300)])
         wide.save("wide.json")
@@ -271,31 +279,19 @@ def _folder(tmp_path_factory):
         lines = OWN.docs.read_bytes().split(b"\n")
         Path("half.jsonl").write_bytes(b"\n".join(lines[:50]))
         Path("rest.jsonl").write_bytes(b"\n".join(lines[50:]))
-        for folder, names in (("splits", ("train.jsonl", "test.jsonl")), ("copies", ("a.jsonl",))):
-            Path(folder).mkdir()
-            for name in names:
-                shutil.copy(OWN.docs, f"{folder}/{name}")
         Path("copies/a.jsonl.gz").write_bytes(gzip.compress(OWN.docs.read_bytes()))
         pq.write_table(pa.table({"body": ["a text"]}), "t.parquet")
         for folder in ("tok", "lost", "odd folder"):
             shutil.copytree(OWN.plain_tokenizer, folder)
         Path("odd folder/tokenizer_config.json").write_text('{"eos_token": "<none>"}')
-        Path("bare").mkdir()
         shutil.copy(OWN.plain_tokenizer / "tokenizer.json", "bare/tokenizer.json")
         model = json.loads((OWN.plain_tokenizer / "tokenizer.json").read_text())["model"]
-        Path("vocab").mkdir()
         Path("vocab/vocab.json").write_text(json.dumps(model["vocab"]))
         merges = (merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"])
         Path("vocab/merges.txt").write_text("#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges))
         Path("word.json").write_bytes(word_piece())
-        ranks = (f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256))
-        Path("b.tiktoken").write_text("".join(ranks))
-        shutil.copy("b.tiktoken", "gpt2.tiktoken")
         messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "word " * 40}]
         Path("chats.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
-        settings = "chat_template: chatml\ncontrol_tokens: allow\n"
-        Path("chat.yaml").write_text(settings)
-        Path("long.yaml").write_text(settings + "max_length: 1000\n")
         for words in (
             TEXT.replace("NEW", "old --append-eod"),
             TEXT.replace("NEW", "made --append-eod"),
@@ -311,10 +307,7 @@ def _folder(tmp_path_factory):
             TEXT.replace("NEW", "keys --json-keys text title --append-eod"),
             CHAT.replace("NEW", "chat --seq-length 256"),
             TEXT.replace("tok ", "lost ").replace("NEW", "lost"),
-            *(
-                f"build --input {name}.jsonl --tokenizer-model tok --output-prefix {name} --append-eod"
-                for name in ("half", "rest")
-            ),
+            *(TEXT.replace("docs", name).replace("NEW", f"{name} --append-eod") for name in ("half", "rest")),
             *(f"merge --input {name}_text_document --output-prefix {name}" for name in ("half", "rest")),
         ):
             assert main(shlex.split(words)) == 0
@@ -325,9 +318,7 @@ def _folder(tmp_path_factory):
         shutil.copy("A.bin", "old-merge.bin")
         for suffix in ("bin", "idx", "manifest.json"):
             shutil.copy(f"A.{suffix}", f"C.{suffix}")
-        manifest = json.loads(Path("keys_text_document.manifest.json").read_text())
-        del manifest["run"]["plan"]["settings"]["json-keys"]
-        Path("keys_text_document.manifest.json").write_text(json.dumps(manifest))
+        edit_manifest("keys_text_document", lambda manifest: manifest["run"]["plan"]["settings"].pop("json-keys"))
         Path("joined.pbin").write_bytes(joined_by_modalities([Path("made.pbin").read_bytes()] * 2))
         for prefix, line in (
             ("half", INDEX + " --epochs 2.5"),
