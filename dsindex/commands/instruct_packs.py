@@ -19,7 +19,7 @@ from dsindex._version import __version__
 from dsindex.chat.packing import BlockLayout, lay_out_blocks
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
-from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.errors import FormatError, OutputError
 from dsindex.formats.manifest import (
     MANIFEST_SUFFIX,
     Content,
@@ -32,8 +32,8 @@ from dsindex.formats.manifest import (
 )
 from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.runtime.plan import make_plan
-from dsindex.runtime.publish import Artifact, begin_in_bucket, is_publishing, publish, writing_artifacts
-from dsindex.store.listing import find_stored
+from dsindex.runtime.publish import Artifact, begin_in_bucket, hold_artifacts, is_publishing, publish
+from dsindex.store.listing import find_with_beginning
 from dsindex.store.protocol import open_output, store_of
 from dsindex.store.read import is_stored
 
@@ -77,7 +77,7 @@ def pack_splits(config: InstructConfig, prefixes: Sequence[str]) -> list[MadePac
         prefixes: Prefixes of the splits, such as `out/chat_train`.
 
     Raises:
-        InputError: If a sequence is longer than a pack, and --longer-than-pack is not drop.
+        FormatError: If the lengths of sequences are damaged.
         OutputError: If the packs cannot be written.
     """
     made = []
@@ -99,7 +99,7 @@ def check_packs(config: InstructConfig, prefixes: Sequence[str]) -> None:
     """
     for prefix in prefixes if config.seq_length is not None else ():
         path = packs_path(config, prefix)
-        with writing_artifacts([path], [_artifact(path, "")]):
+        with hold_artifacts([path], [_artifact(path, "")]):
             _require_own(path)
 
 
@@ -130,7 +130,7 @@ def _pack(
     artifact = _artifact(path, plan.plan_id)
     bin_path, idx_path, own_manifest = artifact.finals
     options = msgspec.structs.replace(tokens.options, seq_length=length)
-    with writing_artifacts([path], [artifact]):
+    with hold_artifacts([path], [artifact]):
         found = read_manifest(path)
         # Other inputs may have become the same tokens; the manifest of the packs names the inputs, too.
         is_current = found is not None and (found.content.inputs, found.content.options) == (tokens.inputs, options)
@@ -156,14 +156,14 @@ def _pack(
             token_dtype=LAYOUT_DTYPE.name,
             options=options,
             packing=facts,
-            digests={"bin": file.as_stored("bin"), "idx": index.as_stored("idx")},
+            digests={"bin": file.stored_file("bin"), "idx": index.stored_file("idx")},
         )
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         run = Run(plan=plan, started=started, executor="driver", workers=1, shards=1, dsindex=__version__)
         with open_output(artifact.partial(own_manifest)) as manifest:
             manifest.write(Manifest(content=content, run=run).encode())
         written = {bin_path: file, idx_path: index, own_manifest: manifest}
-        publish([artifact], {final: each.as_stored(final) for final, each in written.items()})
+        publish([artifact], {final: each.stored_file(final) for final, each in written.items()})
     return MadePacking(prefix=path, content=content, already_complete=False)
 
 
@@ -178,8 +178,7 @@ def _lay_out(config: InstructConfig, length: int, tokens: str) -> tuple[BlockLay
     try:
         layout = lay_out_blocks(lengths, sequence_length=length, pad_to_multiple=multiple, drop_longer=drops)
     except ValueError as error:
-        remedy = "pack with --longer-than-pack drop, or in longer packs"
-        raise InputError(f"{tokens}: {error}; {remedy}") from error
+        raise FormatError(f"{tokens}.idx: damaged: {error}", hint="remove the output, and make it again") from error
     between = int((-lengths[layout.conversations] % multiple).sum(dtype=np.int64))
     return layout, RecordedPacking(
         sequence_length=length,
@@ -196,7 +195,7 @@ def _lay_out(config: InstructConfig, length: int, tokens: str) -> tuple[BlockLay
 def _remove_old(prefix: str, sources: dict[str, list[Any]]) -> None:
     """Delete the packs of a split that were made from datasets other than `sources`."""
     ending = re.compile(rf"({re.escape(prefix)}_packing_[0-9]+(_pad[0-9]+)?)\.{re.escape(MANIFEST_SUFFIX)}")
-    for found in filter(None, map(ending.fullmatch, find_stored(f"{prefix}_packing_"))):
+    for found in filter(None, map(ending.fullmatch, find_with_beginning(f"{prefix}_packing_"))):
         manifest = read_manifest(found[1])
         settings = {} if manifest is None else manifest.run.plan.settings
         if "packing" in settings and settings["sources"] != sources:

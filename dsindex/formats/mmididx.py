@@ -110,7 +110,7 @@ class SequenceIndex:
         """The token type of the `.bin`."""
         return self.header.dtype
 
-    def by_documents(self) -> SequenceIndex:
+    def join_sequences(self) -> SequenceIndex:
         """Return an index of the same `.bin` in which each document is one sequence.
 
         Raises:

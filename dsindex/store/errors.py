@@ -38,7 +38,7 @@ def output_error(path: str, error: OSError) -> OutputError:
     return refusal
 
 
-def unreadable(path: str, error: OSError, kind: type[DsindexError] = InputError, hint: str = "") -> DsindexError:
+def read_error(path: str, error: OSError, kind: type[DsindexError] = InputError, hint: str = "") -> DsindexError:
     """Return the error for a failed read, with a hint; it is transient if a retry may succeed."""
     if not hint or error.errno == errno.EMFILE:
         hint = _READ_HINTS.get(error.errno or 0, "make it readable, then rerun the command")
@@ -57,7 +57,7 @@ def reading(path: str, kind: type[DsindexError] = InputError, *, hint: str = "")
     try:
         yield
     except OSError as error:
-        raise unreadable(path, error, kind, hint) from error
+        raise read_error(path, error, kind, hint) from error
 
 
 # Errors of object stores and the Hub.

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from dsindex.errors import MissingObjectError
 from dsindex.store.errors import describe_refusal
-from dsindex.store.local import InputStatus, by_path, retried
+from dsindex.store.local import InputStatus, retry, sort_by_path
 from dsindex.store.urls import HUB_ADDRESS, has_magic, names_folder
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def list_files(url: str, *, recursive: bool) -> list[InputStatus]:
         return list(_api().list_repo_tree(dataset, folder, recursive=recursive, revision=revision, repo_type="dataset"))
 
     files = [entry for entry in _ask(url, request) if getattr(entry, "size", None) is not None]
-    return by_path(_status(url, str(revision), entry) for entry in files)
+    return sort_by_path(_status(url, str(revision), entry) for entry in files)
 
 
 def web_address(url: str) -> tuple[str, str]:
@@ -88,7 +88,7 @@ def web_address(url: str) -> tuple[str, str]:
     return f"{endpoint()}/datasets/{dataset}/resolve/{quote(str(revision), safe='')}", name
 
 
-def described_configurations(folder: str) -> Sequence[object]:
+def read_configurations(folder: str) -> Sequence[object]:
     """Return the configurations in the README.md of a dataset; none for its subfolders and for other paths."""
     if not folder.startswith("hf://") or _parts(folder)[2]:
         return ()
@@ -142,4 +142,4 @@ def _ask(url: str, request: Callable[[], Answer]) -> Answer:
         except Exception as error:  # noqa: BLE001 - the library raises many types
             raise describe_refusal(url, error) from None
 
-    return retried(answer, _PAUSES)
+    return retry(answer, _PAUSES)

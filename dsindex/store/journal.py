@@ -18,7 +18,7 @@ from dsindex.errors import FormatError, PlanError
 from dsindex.store.errors import reading
 from dsindex.store.local import open_file, writing
 from dsindex.store.protocol import store_of
-from dsindex.store.urls import is_url, joined
+from dsindex.store.urls import is_url, join_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,8 +31,8 @@ _DIGEST_CHARACTERS = 16
 def open_log(work_dir: str) -> Log:
     """Return the log of a work folder, on a disk or in a bucket."""
     if is_url(work_dir):
-        return Log(_Segments(joined(work_dir, JOURNAL_FOLDER)))
-    return Log(_File(joined(work_dir, JOURNAL_FILE)))
+        return Log(_Segments(join_path(work_dir, JOURNAL_FOLDER)))
+    return Log(_File(join_path(work_dir, JOURNAL_FILE)))
 
 
 def _digest(line: bytes) -> bytes:
@@ -204,7 +204,7 @@ class _Segments:
         from dsindex.store.objects import OBJECTS  # obstore is slow to import
 
         if num_written := len(self._pending):  # the driver may append meanwhile
-            segment = joined(self._path, f"{self._last + 1:08d}.jsonl")
+            segment = join_path(self._path, f"{self._last + 1:08d}.jsonl")
             if OBJECTS.put_if(segment, b"".join(self._pending[:num_written])) is None:
                 raise PlanError(f"{segment}: another driver continues this job", hint="wait until it has ended")
             self._last += 1

@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from dsindex.errors import InputError
-from dsindex.store.errors import PASSING_ERRORS, unreadable
+from dsindex.store.errors import PASSING_ERRORS, read_error
 from dsindex.store.huggingface import pin
-from dsindex.store.local import retried, walk
+from dsindex.store.local import retry, walk
 from dsindex.store.protocol import store_of
-from dsindex.store.urls import MAGIC, has_magic, is_url, joined, names_folder
+from dsindex.store.urls import MAGIC, has_magic, is_url, join_path, names_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,14 +99,14 @@ def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
     return {tuple(path.removeprefix(top).split("/")): (path, status) for path, status in listed}
 
 
-def find_stored(beginning: str) -> list[str]:
+def find_with_beginning(beginning: str) -> list[str]:
     """Return the files or objects of one folder whose paths start with `beginning`.
 
     Raises:
         InputError: If the folder cannot be read, or a bucket cannot be listed.
     """
     folder = posixpath.dirname(beginning)
-    found = (joined(folder, posixpath.basename(path)) for path, _ in _files_in(folder, recursive=False))
+    found = (join_path(folder, posixpath.basename(path)) for path, _ in _files_in(folder, recursive=False))
     return sorted(path for path in found if path.startswith(beginning))
 
 
@@ -167,8 +167,8 @@ def _unless_refused(ask: Callable[[], Answer], path: str, otherwise: Answer) -> 
         InputError: If the disk fails.
     """
     try:
-        return retried(ask)
+        return retry(ask)
     except OSError as error:
         if error.errno in PASSING_ERRORS:
-            raise unreadable(path, error) from error
+            raise read_error(path, error) from error
         return otherwise

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, MissingObjectError, PlanError
-from dsindex.store.local import make_folder, retried, writing
+from dsindex.store.local import make_folder, retry, writing
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Lock(ABC):
         self.path, self._what = path, what
 
     @abstractmethod
-    def still_held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether it is certain that no other driver holds the lock."""
 
     @abstractmethod
@@ -51,11 +51,11 @@ class Lock(ABC):
         Raises:
             PlanError: If it was lost.
         """
-        if not self.still_held():
+        if not self.is_held():
             what = f"was removed or not renewed for {LEASE_SECONDS:g} s, and another driver may have begun"
             raise PlanError(f"{self.path}: the lock of {self._what} {what}", hint="run the same command again")
 
-    def _refusal(self, content: bytes, remedy: str = "") -> PlanError:
+    def _describe_owner(self, content: bytes, remedy: str = "") -> PlanError:
         owner = _owner(content)
         driver = f"another driver (process {owner['pid']} on {owner['host']})" if owner else "another driver"
         hint = f"wait until it has ended, or stop it and rerun the command{remedy}"
@@ -119,18 +119,18 @@ class _FileLock(Lock):
         make_folder(os.path.dirname(path) or ".")
         take = functools.partial(self._take, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
         with writing(self.path):
-            while not retried(take):
+            while not retry(take):
                 pass
 
-    def still_held(self) -> bool:
+    def is_held(self) -> bool:
         with contextlib.suppress(OSError):
-            return os.path.samestat(os.fstat(self._descriptor), retried(lambda: os.lstat(self.path)))
+            return os.path.samestat(os.fstat(self._descriptor), retry(lambda: os.lstat(self.path)))
         return False
 
     def release(self) -> None:
         try:
-            if self.still_held():
-                retried(lambda: os.unlink(self.path))
+            if self.is_held():
+                retry(lambda: os.unlink(self.path))
         finally:
             os.close(self._descriptor)
 
@@ -140,11 +140,11 @@ class _FileLock(Lock):
         with contextlib.ExitStack() as undo:
             self._descriptor = os.open(self.path, flags, 0o644)
             undo.callback(os.close, self._descriptor)
-            content = retried(lambda: os.pread(self._descriptor, 4096, 0))
+            content = retry(lambda: os.pread(self._descriptor, 4096, 0))
             try:
                 fcntl.flock(self._descriptor, operation)
             except BlockingIOError:
-                raise self._refusal(content) from None
+                raise self._describe_owner(content) from None
             except OSError:  # a file system without flock
                 pass
             # A power cut may have truncated our own lock, or left zeros in it; any other file must not be overwritten.
@@ -153,7 +153,7 @@ class _FileLock(Lock):
             is_ours |= b"\0" in content and content.isascii()
             if content.strip(b"\0\n ") and not is_ours:
                 raise PlanError(f"{self.path}: this file is not a lock of dsindex", hint="move it away")
-            if not self.still_held():
+            if not self.is_held():
                 return False
             undo.callback(os.unlink, self.path)
             os.ftruncate(self._descriptor, 0)
@@ -175,7 +175,7 @@ class _Lease(Lock):
         self._renewer = threading.Thread(target=self._renew, daemon=True, name="dsindex-lease")
         self._renewer.start()
 
-    def still_held(self) -> bool:
+    def is_held(self) -> bool:
         return time.monotonic() - self._renewed < LEASE_SECONDS
 
     def release(self) -> None:
@@ -196,7 +196,7 @@ class _Lease(Lock):
             with contextlib.suppress(MissingObjectError):  # its age follows from the store's modification time
                 left = LEASE_SECONDS - time.time() + self._store.head(self.path).modified_ns / 1e9
         if left > 0 or not self._write(version):
-            raise self._refusal(content, f"; if it no longer runs, its lock lapses in {left:.0f} s")
+            raise self._describe_owner(content, f"; if it no longer runs, its lock lapses in {left:.0f} s")
 
     def _write(self, version: str | None) -> bool:
         """Create the lease, or replace it if it still has a version; return False if another driver was faster."""

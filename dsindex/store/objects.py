@@ -25,7 +25,7 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 from dsindex.errors import InputError, MissingObjectError, StoreError
 from dsindex.store import huggingface as hub
 from dsindex.store.errors import describe_refusal
-from dsindex.store.local import DigestingWriter, InputStatus, Readable, by_path, retried
+from dsindex.store.local import DigestingWriter, InputStatus, Readable, retry, sort_by_path
 from dsindex.store.urls import Location, is_web, names_folder, split_address
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def _start(request: Callable[..., Answer], *arguments: Any) -> Future[Answer]:  
     _process = _process or os.getpid()
     if _process != os.getpid():
         raise StoreError(
-            "objects cannot be read in a process that was forked after the first of them was; start workers with "
-            "spawn, as by DataLoader(…, multiprocessing_context='spawn')"
+            "objects cannot be read in a process that was forked after the first of them was read",
+            hint="start workers with spawn, as by DataLoader(…, multiprocessing_context='spawn')",
         )
     return _threads.submit(request, *arguments)
 
@@ -359,8 +359,8 @@ class ObjectStore:
                 return list(obstore.list_with_delimiter(client, key.rstrip("/"))["objects"])
             return [entry for page in obstore.list(client, key.rstrip("/"), chunk_size=PAGE_ENTRIES) for entry in page]
 
-        found = retried(lambda: _answer(folder, request), LISTING_PAUSES)
-        return by_path(_status_of(f"{scheme}://{bucket}/{entry['path']}", entry) for entry in found)
+        found = retry(lambda: _answer(folder, request), LISTING_PAUSES)
+        return sort_by_path(_status_of(f"{scheme}://{bucket}/{entry['path']}", entry) for entry in found)
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:
         """Delete objects of one bucket; return those that cannot be deleted."""

@@ -198,7 +198,7 @@ def fingerprint(file: Readable) -> str:
 
 
 @contextmanager
-def opened_input(planned: InputStatus) -> Iterator[Readable]:
+def open_input(planned: InputStatus) -> Iterator[Readable]:
     """Open an input, and check on opening and closing that it is unchanged since planning.
 
     Raises:
@@ -206,12 +206,12 @@ def opened_input(planned: InputStatus) -> Iterator[Readable]:
     """
     with reading(planned.path):
         file = store_of(planned.path).open(planned.path, planned)
-    with closing(file), unchanged(file, planned):
+    with closing(file), require_unchanged(file, planned):
         yield file
 
 
 @contextmanager
-def unchanged(file: Readable, planned: InputStatus) -> Iterator[None]:
+def require_unchanged(file: Readable, planned: InputStatus) -> Iterator[None]:
     """Check before and after a block that a file is unchanged since planning, also if the block raises InputError.
 
     Raises:

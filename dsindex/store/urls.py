@@ -151,7 +151,7 @@ def locate_output(text: str) -> str:
     return url
 
 
-def located(path: str | os.PathLike[str]) -> str:
+def locate_dataset(path: str | os.PathLike[str]) -> str:
     """Check the path or address of one dataset from a user, and return it in its normal form.
 
     Raises:
@@ -237,10 +237,10 @@ def folder_of(path: str) -> str:
     return posixpath.dirname(absolute(path))
 
 
-def joined(folder: str, name: str) -> str:
+def join_path(folder: str, name: str) -> str:
     """Join a folder and a name.
 
-    >>> joined("work", "shards/a.bin"), joined("s3://bucket/work", "shards/a.bin")
+    >>> join_path("work", "shards/a.bin"), join_path("s3://bucket/work", "shards/a.bin")
     ('work/shards/a.bin', 's3://bucket/work/shards/a.bin')
     """
     return posixpath.join(folder, name)
