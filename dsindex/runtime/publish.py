@@ -99,7 +99,7 @@ def hold_output(path: str, *, waits: bool = False) -> contextlib.AbstractContext
         PlanError: If another driver holds it.
         OutputError: If the lock cannot be written.
     """
-    return hold_lock(f"{absolute(path)}{LOCK_SUFFIX}", what=f"the output {path}", waits=waits)
+    return hold_lock(f"{absolute(path)}{LOCK_SUFFIX}", resource=f"the output {path}", waits=waits)
 
 
 def refuse_inputs(artifacts: Sequence[Artifact], inputs: Sequence[str]) -> None:

@@ -86,7 +86,7 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
         hint = "choose another --work-dir, or remove it if an earlier version of dsindex made it"
         raise PlanError(f"{path}: not a work folder of this version of dsindex; it has {foreign[0]!r}", hint=hint)
     try:
-        with hold_lock(join_path(path, LOCK_FILE), what=f"the work folder {path}") as lock:
+        with hold_lock(join_path(path, LOCK_FILE), resource=f"the work folder {path}") as lock:
             if not is_marked(path):
                 write_marker(path)
             try:
