@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from dsindex.chat.conversations import (
     last_turn,
     map_role,
-    masked_spans,
     message_role,
     message_spans,
     message_text,
+    parse_spans,
     read_flag,
     require,
 )
@@ -133,7 +133,7 @@ class MessageConstruction:
         parts = [part for name in names for part in self._field_parts(name, fields[name])]
         for number, part in enumerate(parts):
             if part.place[0] in self._config.loss_masking_spans and not part.is_message:
-                spans = masked_spans(answers.value(_spans_name(part.place[0])), part.text, f"field {part.place[0]!r}")
+                spans = parse_spans(answers.value(_spans_name(part.place[0])), part.text, f"field {part.place[0]!r}")
                 parts[number] = replace(part, masked_spans=tuple(sorted(spans)))
         if not any(part.text for part in parts):
             raise RecordProblem("no-turns", "the record has no text")

@@ -677,7 +677,7 @@ def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> lis
     text = join_parts(content)
     spans: list[CharacterSpan] = []
     for key in SPAN_KEYS:
-        spans += masked_spans(turn.get(key), text, f"message {number}: `{key}`")
+        spans += parse_spans(turn.get(key), text, f"message {number}: `{key}`")
     position = 0
     for part in content if isinstance(content, list) else []:
         end = position + len(part["text"])
@@ -690,13 +690,13 @@ def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> lis
     return spans
 
 
-def masked_spans(value: object, text: str, name: str) -> list[CharacterSpan]:
+def parse_spans(value: object, text: str, name: str) -> list[CharacterSpan]:
     """Parse the masked spans of a text, in the format of axolotl or Fast-LLM.
 
     Raises:
         RecordProblem: If a span is not within the text.
 
-    >>> masked_spans([[0, 1], {"begin_offset": 2, "end_offset": 2, "train": True}], "abc", "spans")
+    >>> parse_spans([[0, 1], {"begin_offset": 2, "end_offset": 2, "train": True}], "abc", "spans")
     [(0, 2)]
     """
     parsed_spans = parse_json(value)

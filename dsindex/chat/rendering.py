@@ -491,7 +491,7 @@ def _guard_filter(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a filter so that its result is taken from the budget."""
     passed_argument = _PassArg.from_obj(make)
 
-    def guarded(context: Context, value: Any, *args: Any, **names: Any) -> Any:  # noqa: ANN401 - as above
+    def call_filter(context: Context, value: Any, *args: Any, **names: Any) -> Any:  # noqa: ANN401 - as above
         if name in _LIST_FILTERS:
             return make(context, _refuse_text(value), *args, **names)
         budget = context.parent[_BUDGET]
@@ -509,7 +509,7 @@ def _guard_filter(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
             value, args = parts.get(passed_argument, context.environment), (value, *args)
         return _charge_value(budget, make(value, *args, **names))
 
-    return pass_context(guarded)  # type: ignore[no-any-return]  # as above
+    return pass_context(call_filter)  # type: ignore[no-any-return]  # as above
 
 
 @pass_context
