@@ -80,19 +80,19 @@ def _wrap(line: str, width: int) -> list[Text]:
 
 
 def _styled(text: str) -> Text:
-    shown = Text(text)
+    styled_text = Text(text)
     for style, words in STYLES.items():
-        shown.highlight_regex(rf"^ *({words})(?=:|$)|(?<=: )({words})$", style)
-    shown.highlight_regex(r"\[\[.*?\]\]", "green")  # text that is trained on
-    return shown
+        styled_text.highlight_regex(rf"^ *({words})(?=:|$)|(?<=: )({words})$", style)
+    styled_text.highlight_regex(r"\[\[.*?\]\]", "green")  # text that is trained on
+    return styled_text
 
 
 def _table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num_texts: int = 1) -> Table:
     """Return a table: columns of text, which are folded if space is short, then columns of numbers."""
     rows = list(rows)
     grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(head), header_style="")
-    for place, name in enumerate(head or [""] * len(rows[0])):
-        is_text = place < num_texts
+    for number, name in enumerate(head or [""] * len(rows[0])):
+        is_text = number < num_texts
         grid.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
     for row in rows:
         grid.add_row(*(_styled(show_name(cell if isinstance(cell, str) else f"{cell:,}")) for cell in row))
@@ -109,10 +109,10 @@ def _text_job(result: results.TextResult, *, only: str = "", engine: str = "") -
         yield f"already complete{only}"
     else:
         is_part = 0 < result.made_bytes < result.input_bytes
-        made = f" ({format_size(result.made_bytes)} in this run)" if is_part else ""
+        made_text = f" ({format_size(result.made_bytes)} in this run)" if is_part else ""
         speed = f"{format_size(result.made_bytes / max(result.seconds, 1e-6))}/s" if result.made_bytes else ""
         facts = [
-            f"done in {result.seconds:.1f} s: {format_size(result.input_bytes)} of input{made}",
+            f"done in {result.seconds:.1f} s: {format_size(result.input_bytes)} of input{made_text}",
             *(speed, count(run.shards, "shard"), f"{run.executor} executor", count(run.workers, "worker"), engine),
         ]
         yield ", ".join(filter(None, facts))
@@ -122,9 +122,9 @@ def _text_job(result: results.TextResult, *, only: str = "", engine: str = "") -
     for bad in result.bad_records[:SHOWN_REASONS]:
         yield f"  {bad.number:,} × {bad.reason} ({bad.file}, line {bad.line:,})"
     if result.quarantines:
-        others, path = len(result.bad_records) - SHOWN_REASONS, result.quarantines[0]
+        num_others, path = len(result.bad_records) - SHOWN_REASONS, result.quarantines[0]
         more = f" and {len(result.quarantines) - 1:,} more" if len(result.quarantines) > 1 else ""
-        yield f"  {f'and {others:,} other reasons, ' if others > 0 else ''}all in {path}{more}"
+        yield f"  {f'and {num_others:,} other reasons, ' if num_others > 0 else ''}all in {path}{more}"
     if (share := counts.quarantined / max(1, counts.records)) > MANY_BAD:
         yield f"warning: {show_percent(share)} of the records are quarantined"
     if result.already_complete:  # otherwise they were shown when the work began
@@ -153,15 +153,15 @@ def _merged(result: merge.MergeResult) -> Iterator[Line]:
 
 
 def _indexed(result: index.IndexResult) -> Iterator[Line]:
-    for each in result.results:
+    for cache in result.results:
         epochs = ""
-        if each.num_epochs is not None and each.tokens_per_epoch is not None:
-            epochs = f" of {count(each.num_epochs, 'epoch')} of {count(each.tokens_per_epoch, 'token')}"
-        disk, memory = format_size(each.file_bytes), format_size(each.memory_bytes)
-        done = f"takes {disk} on disk and {memory} of memory"
-        if each.seconds is not None:
-            done = "was there already" if each.reused else f"{disk}, {each.seconds:.1f} s"
-        yield f"{each.name}: {count(each.num_samples, 'sample')}{epochs}; {done}"
+        if cache.num_epochs is not None and cache.tokens_per_epoch is not None:
+            epochs = f" of {count(cache.num_epochs, 'epoch')} of {count(cache.tokens_per_epoch, 'token')}"
+        disk, memory = format_size(cache.file_bytes), format_size(cache.memory_bytes)
+        outcome = f"takes {disk} on disk and {memory} of memory"
+        if cache.seconds is not None:
+            outcome = "was there already" if cache.reused else f"{disk}, {cache.seconds:.1f} s"
+        yield f"{cache.name}: {count(cache.num_samples, 'sample')}{epochs}; {outcome}"
     for finding in result.findings:
         verdict = "ready" if finding.found and finding.sound else "found" if finding.found else "NOT found"
         yield f"{finding.name}: {verdict}"
@@ -179,28 +179,28 @@ def _packed(result: pack.PackResult | build.BuildResult) -> Iterator[Line]:
 
 def _instructed(result: instruct.InstructResult) -> Iterator[Line]:
     exported = not all(export.already_complete for export in result.exports)
-    made = [*(["packs"] if result.packed else []), *(["exports"] if exported else [])]
-    only = f": only {' and '.join(made)} were made" if made else ""
+    outputs = [*(["packs"] if result.packed else []), *(["exports"] if exported else [])]
+    only = f": only {' and '.join(outputs)} were made" if outputs else ""
     yield from _text_job(result, only=only)
     yield from chain.from_iterable(map(_split, result.splits))
     yield from chain.from_iterable(map(_dataset, result.datasets))
     for export in result.exports:
         was_there = ", already complete" if export.already_complete else ""
         yield f"{export.path}/: export {export.kind}{was_there}"
-        for name, own in export.splits.items():
-            yield f"  {name}: {count(own['rows'], 'row')}, {own['tokens']:,} tokens, {own['targets']:,} targets"
+        for name, sums in export.splits.items():
+            yield f"  {name}: {count(sums['rows'], 'row')}, {sums['tokens']:,} tokens, {sums['targets']:,} targets"
 
 
 def _split(split: instruct.BuiltSplit) -> Iterator[str]:
     from dsindex.chat.statistics import explain_note  # only needed here
 
-    own, whole = split.statistics, count(split.statistics.conversations, "conversation")
-    share = 100 * own.trainable / own.tokens if own.tokens else 0.0
-    shortened = f", {own.shortened:,} too long and truncated or split" if own.shortened else ""
-    sizes = f"{whole}, {count(own.sequences, 'sequence')}, {count(own.tokens, 'token')}"
-    yield f"{split.prefix}: {sizes}, {own.trainable:,} trainable ({share:.1f} %), {own.cut:,} cut off{shortened}"
-    for note, number in sorted(own.notes.items()):
-        yield f"  note: {note} in {number:,} of {whole}: {explain_note(note)}"
+    counts, conversations = split.statistics, count(split.statistics.conversations, "conversation")
+    share = 100 * counts.trainable / counts.tokens if counts.tokens else 0.0
+    shortened = f", {counts.shortened:,} too long and truncated or split" if counts.shortened else ""
+    sizes = f"{conversations}, {count(counts.sequences, 'sequence')}, {count(counts.tokens, 'token')}"
+    yield f"{split.prefix}: {sizes}, {counts.trainable:,} trainable ({share:.1f} %), {counts.cut:,} cut off{shortened}"
+    for note, number in sorted(counts.notes.items()):
+        yield f"  note: {note} in {number:,} of {conversations}: {explain_note(note)}"
     if (packing := split.packing) is not None:
         between = f" ({packing.between:,} to multiples of {packing.pad_to_multiple})" if packing.between else ""
         blocks = f"{count(packing.blocks, 'block')} of {packing.sequence_length:,}"
@@ -283,18 +283,18 @@ def _mixed(result: mix.MixResult) -> Iterator[Line]:
 
 
 def _first_to_run_out(result: mix.MixResult) -> Iterator[str]:
-    each = result.first_to_run_out
-    after = int(result.tokens / each.epochs) if each.epochs else result.tokens
-    if each.tokens_drawn <= each.tokens + result.sequence_length:
-        yield f"nothing runs out before the end; {each.prefix} would be the first, after {after:,} tokens"
+    dataset = result.first_to_run_out
+    after = int(result.tokens / dataset.epochs) if dataset.epochs else result.tokens
+    if dataset.tokens_drawn <= dataset.tokens + result.sequence_length:
+        yield f"nothing runs out before the end; {dataset.prefix} would be the first, after {after:,} tokens"
         return
     at = ""
     if result.num_iterations:
         batch = result.num_samples // result.num_iterations
         at = f", at iteration {after // (result.sequence_length * batch):,}"
-    yield f"first to run out: {each.prefix}, after {after:,} of {result.tokens:,} tokens{at}"
-    if each.epochs_shuffled_together > 1:
-        together = f"{each.epochs_shuffled_together:,} epochs are shuffled together"
+    yield f"first to run out: {dataset.prefix}, after {after:,} of {result.tokens:,} tokens{at}"
+    if dataset.epochs_shuffled_together > 1:
+        together = f"{dataset.epochs_shuffled_together:,} epochs are shuffled together"
         yield f"  its {together}, so some tokens repeat before the first epoch ends"
 
 
@@ -337,8 +337,8 @@ def _inspected(result: findings.InspectResult) -> Iterator[Line]:
     yield f"{result.path}: {result.kind}"
     for name, value in result.facts.items():
         yield from _fact(name, value)
-    for what, summary in result.lengths.items():
-        yield from _lengths(what, summary)
+    for unit, summary in result.lengths.items():
+        yield from _lengths(unit, summary)
     for excerpt in result.excerpts:
         if excerpt.text is not None:
             yield from (f"  {excerpt.title}", *(f"    {line}" for line in excerpt.text.split("\n")))
@@ -353,14 +353,14 @@ def _fact(name: str, value: object) -> Iterator[str]:
     if isinstance(value, dict):
         value = [f"{path} {format_size(size)}" for path, size in value.items()]
     values = value if isinstance(value, list) else [f"{value:,}" if isinstance(value, int) else str(value)]
-    for number, each in enumerate(values):
+    for number, text in enumerate(values):
         title = f"  {name}: " if number == 0 else " " * (len(name) + 4)
-        yield f"{title}{each}"
+        yield f"{title}{text}"
 
 
-def _lengths(what: str, summary: LengthSummary) -> Iterator[str]:
+def _lengths(unit: str, summary: LengthSummary) -> Iterator[str]:
     mean = f", {summary.total / summary.count:,.1f} on average" if summary.count else ""
-    yield f"  tokens of {what}: {summary.total:,}{mean}, {summary.empty:,} empty"
+    yield f"  tokens of {unit}: {summary.total:,}{mean}, {summary.empty:,} empty"
     if summary.quantiles:
         yield "    " + "  ".join(f"{share}%: {value:,}" for share, value in summary.quantiles.items())
 
@@ -373,12 +373,12 @@ def _tokens(excerpt: findings.Excerpt) -> Iterator[str]:
         is_trained = excerpt.mask is not None and any(excerpt.mask[place : place + len(piece.ids)])
         place += len(piece.ids)
         text = "+".join(map(str, piece.ids)) if piece.text is None else piece.text
-        shown = f"[{show_name(text)}]" if is_trained else show_name(text)
-        if line and width + len(shown) + 1 > columns:
+        cell = f"[{show_name(text)}]" if is_trained else show_name(text)
+        if line and width + len(cell) + 1 > columns:
             yield line
             line, width = "", 0
-        line += f"{shown}{BORDER}"
-        width += len(shown) + 1
+        line += f"{cell}{BORDER}"
+        width += len(cell) + 1
         if piece.text is not None and "\n" in piece.text:
             yield line
             line, width = "", 0
@@ -392,11 +392,11 @@ def _tokens(excerpt: findings.Excerpt) -> Iterator[str]:
 
 def _traced(result: findings.TracedSamples) -> Iterator[Line]:
     if len(result.samples) > 1:
-        total = max(1, sum(each.num_tokens for each in result.datasets))
+        total = max(1, sum(draw.num_tokens for draw in result.datasets))
         yield f"{count(len(result.samples), 'sample')}, {count(total, 'token')}"
         rows = (
-            (each.prefix, show_percent(each.num_tokens / total), each.num_tokens, each.num_samples, each.num_documents)
-            for each in result.datasets
+            (draw.prefix, show_percent(draw.num_tokens / total), draw.num_tokens, draw.num_samples, draw.num_documents)
+            for draw in result.datasets
         )
         yield _table(rows, ("dataset", "of tokens", "tokens", "samples", "documents"))
     for sample in result.samples:
@@ -429,9 +429,9 @@ def _origin(origin: DocumentOrigin | None) -> str:
 def _consumed(result: findings.ConsumedTokens) -> Iterator[Line]:
     yield f"after {result.consumed:,} of {count(result.num_samples, 'sample')}:"
     rows = [
-        (each.prefix, each.num_samples, times, tokens, show_percent(tokens / max(1, sum(each.tokens_by_times))))
-        for each in result.datasets
-        for times, tokens in enumerate(each.tokens_by_times)
+        (counts.prefix, counts.num_samples, times, tokens, show_percent(tokens / max(1, sum(counts.tokens_by_times))))
+        for counts in result.datasets
+        for times, tokens in enumerate(counts.tokens_by_times)
         if tokens
     ]
     yield _table(rows, ("dataset", "samples", "times read", "tokens", "of its tokens"))
@@ -439,14 +439,14 @@ def _consumed(result: findings.ConsumedTokens) -> Iterator[Line]:
 
 def _reported(result: report.ReportResult) -> Iterator[Line]:
     yield f"{result.output}: {count(len(result.datasets), 'dataset')}, {format_size(result.size_bytes)}"
-    for each in result.datasets:
-        told = "not read"
-        if each.documents is not None and each.tokens is not None:
-            told = f"{count(each.documents, 'document')}, {count(each.tokens, 'token')}, "
-            told += count(each.repetitions, "repetition")
-        yield f"  {each.name}: {told}"
-        yield from (f"    {note}" for note in _noted(each.notes))
-        yield from (f"    FOUND: {finding}" for finding in each.findings)
+    for section in result.datasets:
+        summary = "not read"
+        if section.documents is not None and section.tokens is not None:
+            summary = f"{count(section.documents, 'document')}, {count(section.tokens, 'token')}, "
+            summary += count(section.repetitions, "repetition")
+        yield f"  {section.name}: {summary}"
+        yield from (f"    {note}" for note in _noted(section.notes))
+        yield from (f"    FOUND: {finding}" for finding in section.findings)
     yield from (f"  FOUND: {finding}" for finding in result.findings)
 
 

@@ -109,12 +109,12 @@ def _signature(run: Callable[..., object], model: type[Options]) -> inspection.S
     kinds = {True: inspection.Parameter.KEYWORD_ONLY, False: inspection.Parameter.POSITIONAL_OR_KEYWORD}
     parameters = [
         inspection.Parameter(
-            each.alias or name,
-            kinds[each.kw_only],
-            default=inspection.Parameter.empty if each.default is ... else each.default,
-            annotation=_type_of(each),
+            option.alias or name,
+            kinds[option.kw_only],
+            default=inspection.Parameter.empty if option.default is ... else option.default,
+            annotation=_type_of(option),
         )
-        for name, each in options_of(model).items()
+        for name, option in options_of(model).items()
     ]
     parameters.sort(key=lambda parameter: (parameter.kind, parameter.default is not inspection.Parameter.empty))
     return inspection.Signature(parameters, return_annotation=_Annotation(run.__annotations__["return"]))
@@ -136,7 +136,7 @@ def _type_of(option: Option) -> str:
 
 def _document(text: str, model: type[Options]) -> str:
     """Append the help text of each option to a docstring."""
-    lines = [f"    {each.alias or name}: {each.help}" for name, each in options_of(model).items() if each.help]
+    lines = [f"    {option.alias or name}: {option.help}" for name, option in options_of(model).items() if option.help]
     if "progress" in options_of(model):
         lines.append("    progress: True shows bars or lines; a function is called with each Snapshot of the progress.")
     return "\n".join([inspection.cleandoc(text), "", "Args:", *lines])
@@ -347,8 +347,8 @@ def verify(config: VerifyConfig, reporter: Reporter) -> VerifyResult:
     from dsindex.commands.verify import verify_dataset
 
     paths = {name: getattr(config, name) for name in ("cache", "same_as")}
-    found = {name: _seen_from_anywhere(config, path) for name, path in paths.items() if path is not None}
-    config = config.replaced(**found)
+    worker_paths = {name: _seen_from_anywhere(config, path) for name, path in paths.items() if path is not None}
+    config = config.replaced(**worker_paths)
     prefixes = (_seen_from_anywhere(config, prefix) for prefix in config.prefix)
     return VerifyResult(reports=tuple(verify_dataset(prefix, config, reporter=reporter) for prefix in prefixes))
 

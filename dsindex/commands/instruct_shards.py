@@ -83,17 +83,17 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
     encoder = make_instruction_encoder(settings.recipe)
     with Attempt(task, settings) as attempt:
         splits = {split: _Split(split, attempt, settings) for split in split_names(settings.fractions)}
-        bad: Counter[str] = Counter()
+        bad_kinds: Counter[str] = Counter()
         reader, held_bytes = TaskReader(task.parts), 0
         for part, block in reader.lines(block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             num_records = 0
-            for offset, line, outcome, kept in encode_block(block, encoder, settings):
+            for offset, line, outcome, line_bytes in encode_block(block, encoder, settings):
                 num_records += 1
                 if isinstance(outcome, RecordProblem):
                     reason = f"{outcome.reason} ({outcome.kind})"
-                    bad[outcome.kind] += 1
+                    bad_kinds[outcome.kind] += 1
                     attempt.quarantine_record(
-                        BadRecord(part=part, offset=offset, line=line, line_bytes=kept, reason=reason)
+                        BadRecord(part=part, offset=offset, line=line, line_bytes=line_bytes, reason=reason)
                     )
                 else:
                     splits[_split_of(outcome, settings)].hold(outcome, part, offset, line)
@@ -105,7 +105,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
                 held_bytes = 0
         for split in splits.values():
             split.write()
-        counts = {f"{BAD}{kind}": count for kind, count in bad.items()}
+        counts = {f"{BAD}{kind}": count for kind, count in bad_kinds.items()}
         for split in splits.values():
             counts |= {f"{split.name}.{name}": number for name, number in split.statistics.items()}
         return ShardResult(
@@ -128,17 +128,17 @@ def encode_block(
     limit, sizes = settings.max_record_bytes, block.sizes.tolist()
     lines = [block.text(number) for number in range(block.num_lines)]
     records = [number for number, line in enumerate(lines) if sizes[number] > limit or line.strip(JSON_WHITESPACE)]
-    fitting = [lines[number] for number in records if sizes[number] <= limit]
-    outcomes = encoder.encode_lines(fitting, up_to_problem=not settings.quarantine)
+    fitting_lines = [lines[number] for number in records if sizes[number] <= limit]
+    outcomes = encoder.encode_lines(fitting_lines, up_to_problem=not settings.quarantine)
     for number in records:
-        size, kept = sizes[number], b""
+        size, line_bytes = sizes[number], b""
         if size > limit:
             outcome: EncodedConversation | RecordProblem = RecordProblem("too-large", describe_long_line(size, limit))
         else:
             outcome = next(outcomes)
         if isinstance(outcome, RecordProblem):
-            kept = cut_large(block.line(number), limit)
-        yield int(block.offsets[number]), int(block.lines[number]), outcome, kept
+            line_bytes = cut_large(block.line(number), limit)
+        yield int(block.offsets[number]), int(block.lines[number]), outcome, line_bytes
 
 
 def _split_of(encoded: EncodedConversation, settings: InstructionSettings) -> str | None:
@@ -179,13 +179,13 @@ class _Split(GroupWriter):
         """Write the held conversations, and release them."""
         if not self._held:
             return
-        conversations, *places = zip(*self._held, strict=True)
+        conversations, *positions = zip(*self._held, strict=True)
         lengths = np.concatenate([encoded.lengths for encoded in conversations])
         per_document = np.array([len(encoded.lengths) for encoded in conversations], np.int64)
         tokens = np.concatenate([encoded.tokens for encoded in conversations])
         check_ids(tokens, self._vocabulary_size)
         self.add(0, cast_tokens(tokens, self._dtype), lengths, per_document)
         self.add(1, np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
-        parts, offsets, lines = np.array(places, np.int64)
+        parts, offsets, lines = np.array(positions, np.int64)
         self.add_places(offsets, lines, parts)
         self._held = []

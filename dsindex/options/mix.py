@@ -17,9 +17,9 @@ Sources: TypeAlias = AnyDataset | Iterable[AnyDataset] | Mapping[Any, str | None
 def _sources(value: Sources) -> tuple[str, ...]:
     """Read datasets with amounts: words PREFIX=AMOUNT, a mapping of datasets to amounts, or datasets alone."""
     if isinstance(value, Mapping):
-        return tuple(f"{one_prefix(each)}={'rest' if amount is None else amount}" for each, amount in value.items())
+        return tuple(f"{one_prefix(prefix)}={'rest' if amount is None else amount}" for prefix, amount in value.items())
     parts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
-    return tuple(word for each in parts for word in ([each] if isinstance(each, str) else list_text_prefixes(each)))
+    return tuple(word for part in parts for word in ([part] if isinstance(part, str) else list_text_prefixes(part)))
 
 
 class MixConfig(TrainingLength):

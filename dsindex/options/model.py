@@ -102,7 +102,7 @@ class Option:
         """
         if value is None:
             return self.default
-        given = value
+        argument = value
         if self.separator is not None and isinstance(value, str):
             value = re.split(rf"\s*{self.separator}\s*", value.strip())
         for reader in self.readers:
@@ -113,9 +113,9 @@ class Option:
         try:
             return msgspec.convert(plain, self._limited(self.kind), strict=False)
         except msgspec.ValidationError as error:
-            if isinstance(given, list) and len(given) == 1 and get_origin(self.kind) is tuple:
-                [given] = given
-            raise ValueError(f"{show_value(given)} is not {self._expected(error)}") from None
+            if isinstance(argument, list) and len(argument) == 1 and get_origin(self.kind) is tuple:
+                [argument] = argument
+            raise ValueError(f"{show_value(argument)} is not {self._expected(error)}") from None
 
     def _limited(self, kind: Any) -> Any:  # noqa: ANN401 - types
         """Return a type with this option's limits on numbers and text, for msgspec."""
@@ -127,10 +127,10 @@ class Option:
 
     def _expected(self, error: msgspec.ValidationError) -> str:
         """Return what a value must be, for a message."""
-        kind, several = self.kind, ""
+        kind, count_text = self.kind, ""
         if get_origin(kind) is tuple:
-            kind, *others = get_args(kind)
-            several = "" if others == [...] else f"{len(others) + 1} values, each "
+            kind, *other_kinds = get_args(kind)
+            count_text = "" if other_kinds == [...] else f"{len(other_kinds) + 1} values, each "
         if get_origin(kind) is Literal:
             *first, last = map(str, get_args(kind))
             return f"one of {', '.join(first)} or {last}"
@@ -138,7 +138,7 @@ class Option:
         if kind is str and ", got" not in str(error):
             return "text that can be typed"
         if kind in _NAMES:
-            return f"{several}{_NAMES[kind]}{limits}"
+            return f"{count_text}{_NAMES[kind]}{limits}"
         return str(error).removeprefix("Expected ").replace("`", "").partition(", got")[0]
 
 
@@ -168,7 +168,7 @@ def value_kind(kind: Any) -> Any:  # noqa: ANN401 - types
         kind = get_args(kind)[0]
     if get_origin(kind) is Parsed:
         kind = get_args(kind)[1]
-    kinds = [each for each in get_args(kind) if each is not NoneType]
+    kinds = [member for member in get_args(kind) if member is not NoneType]
     return kinds[0] if len(kinds) < len(get_args(kind)) else kind
 
 
@@ -197,28 +197,28 @@ class Options:
         Raises:
             UsageError: With all problems in one message.
         """
-        known, problems, hints = options_of(type(self)), list[str](), list[str]()
+        options, problems, hints = options_of(type(self)), list[str](), list[str]()
         values = type(self).prepare(_by_name(type(self), arguments, values))
-        own = self.__dict__
-        for name in values.keys() - known.keys():
+        fields = self.__dict__
+        for name in values.keys() - options.keys():
             problems.append(f"there is no option {name!r}")
-            names = {*known, *(each.alias for each in known.values() if each.alias)}
+            names = {*options, *(option.alias for option in options.values() if option.alias)}
             hints += [f"did you mean {close!r}?" for close in difflib.get_close_matches(name, names, n=1)]
-        for name, each in known.items():
+        for name, option in options.items():
             try:
-                if values.get(name) is None and each.default is ...:
-                    problems.append(f"{flag_of(name, each)} is required")
+                if values.get(name) is None and option.default is ...:
+                    problems.append(f"{flag_of(name, option)} is required")
                 else:
-                    own[name] = each.read(values.get(name))
+                    fields[name] = option.read(values.get(name))
             except (ValueError, TypeError, InputError) as error:
-                problem, *more = map(str, error.args)
-                problems.append(f"{flag_of(name, each)}: {problem}")
-                hints += [line.removeprefix("hint: ") for line in more]
+                problem, *hint_lines = map(str, error.args)
+                problems.append(f"{flag_of(name, option)}: {problem}")
+                hints += [line.removeprefix("hint: ") for line in hint_lines]
         if problems:
             raise UsageError("; ".join(problems), hint="; ".join(hints) or None)
-        own["given"] = frozenset(values)
+        fields["given"] = frozenset(values)
         try:
-            self._check_given(known)
+            self._check_given(options)
             for kind in reversed(type(self).__mro__):
                 if "_agree" in vars(kind):
                     vars(kind)["_agree"](self)
@@ -237,17 +237,17 @@ class Options:
             ValueError: With a message that names flags.
         """
 
-    def _check_given(self, known: Mapping[str, Option]) -> None:
-        given = [name for name, each in known.items() if getattr(self, name) not in (each.default, None, ())]
-        for name in given:
-            for needed in known[name].needs:
-                others = [other for other in needed.split(" or ") if other in known]
-                if not set(others) & set(given):
-                    flags = " or ".join(flag_of(other, known[other]) for other in others)
-                    raise ValueError(f"{flag_of(name, known[name])} needs {flags}")
-            for other in known[name].excludes:
-                if other in given:
-                    flags = f"{flag_of(name, known[name])} and {flag_of(other, known[other])}"
+    def _check_given(self, options: Mapping[str, Option]) -> None:
+        set_names = [name for name, option in options.items() if getattr(self, name) not in (option.default, None, ())]
+        for name in set_names:
+            for needed in options[name].needs:
+                alternatives = [alternative for alternative in needed.split(" or ") if alternative in options]
+                if not set(alternatives) & set(set_names):
+                    flags = " or ".join(flag_of(alternative, options[alternative]) for alternative in alternatives)
+                    raise ValueError(f"{flag_of(name, options[name])} needs {flags}")
+            for excluded in options[name].excludes:
+                if excluded in set_names:
+                    flags = f"{flag_of(name, options[name])} and {flag_of(excluded, options[excluded])}"
                     raise ValueError(f"{flags} cannot be combined")
 
     def replaced(self, **changes: Any) -> Self:  # noqa: ANN401 - values of fields
@@ -264,18 +264,18 @@ def options_of(model: type[Options]) -> dict[str, Option]:
     """Return the options of a model: its own, then inherited ones."""
     if model in _known:
         return _known[model]
-    kinds, found, lineage = get_type_hints(model, include_extras=True), dict[str, Option](), model.__mro__
-    for place, kind in enumerate(lineage):
+    types, options, lineage = get_type_hints(model, include_extras=True), dict[str, Option](), model.__mro__
+    for number, kind in enumerate(lineage):
         for name in vars(kind).get("__annotations__", {}):
-            own = vars(kind).get(name)
-            if isinstance(own, Option) and name not in found:
-                groups = (vars(each).get("group") for each in reversed(lineage[: place + 1]))
-                group = own.group if own.group is not None else next(filter(None, groups), "")
+            field = vars(kind).get(name)
+            if isinstance(field, Option) and name not in options:
+                groups = (vars(base).get("group") for base in reversed(lineage[: number + 1]))
+                group = field.group if field.group is not None else next(filter(None, groups), "")
                 help = _helps_of(kind.__module__).get((kind.__name__, name), "")
-                readers = getattr(kinds[name], "__metadata__", ())
-                found[name] = replace(own, kind=value_kind(kinds[name]), readers=readers, group=group, help=help)
-    _known[model] = found
-    return found
+                readers = getattr(types[name], "__metadata__", ())
+                options[name] = replace(field, kind=value_kind(types[name]), readers=readers, group=group, help=help)
+    _known[model] = options
+    return options
 
 
 @cache
@@ -299,13 +299,13 @@ def flag_of(name: str, option: Option) -> str:
 
 def _by_name(model: type[Options], arguments: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
     """Return arguments by field name; functions have other names for some fields."""
-    known = options_of(model)
-    names = {each.alias: name for name, each in known.items() if each.alias is not None}
-    by_position = [name for name, each in known.items() if not each.kw_only]
+    options = options_of(model)
+    names = {option.alias: name for name, option in options.items() if option.alias is not None}
+    by_position = [name for name, option in options.items() if not option.kw_only]
     if len(arguments) > len(by_position):
         raise UsageError(f"{len(arguments)} arguments have no name; at most {len(by_position)} may")
-    placed = dict(zip(by_position, arguments, strict=False))
-    named = {names.get(name, name): value for name, value in values.items()}
-    if twice := placed.keys() & named.keys():
-        raise UsageError(f"{min(twice)} is given twice: by its name, and as the first argument")
-    return placed | named
+    by_position_values = dict(zip(by_position, arguments, strict=False))
+    by_name_values = {names.get(name, name): value for name, value in values.items()}
+    if duplicates := by_position_values.keys() & by_name_values.keys():
+        raise UsageError(f"{min(duplicates)} is given twice: by its name, and as the first argument")
+    return by_position_values | by_name_values
