@@ -74,13 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 show(result)
             code = 0 if getattr(result, "ok", True) else EXIT_FAILED
     except KeyboardInterrupt as stop:
-        _say(str(stop) or "interrupted", _what_is_kept(options, stop))
+        _say(str(stop) or "interrupted", _describe_kept_work(options, stop))
         return getattr(stop, "exit_code", EXIT_INTERRUPTED)
     except StandardOutputError:
         code = EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - every exception becomes a message
         return _fail(options, error)
-    return _hand_over(command, code)
+    return _finish_output(command, code)
 
 
 def run(command: str, values: dict[str, Any]) -> object:
@@ -117,12 +117,12 @@ def as_plain(value: object) -> object:
 def _answer_without_command(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if not options.version:
         parser.print_help()
-        return _hand_over(None, EXIT_USAGE)
+        return _finish_output(None, EXIT_USAGE)
     from dsindex.cli.version import describe_installation
 
     lines = describe_installation() if options.verbose else [f"dsindex {__version__}"]
     sys.stdout.write("".join(f"{show_name(line)}\n" for line in lines))
-    return _hand_over(None, 0)
+    return _finish_output(None, 0)
 
 
 def _fail(options: argparse.Namespace | None, error: Exception) -> int:
@@ -157,13 +157,13 @@ def program() -> None:
     try:
         code = main()
     except SystemExit as end:  # argparse printed a help text, a version or wrong usage
-        code = _hand_over(None, end.code if isinstance(end.code, int) else EXIT_FAILED)
+        code = _finish_output(None, end.code if isinstance(end.code, int) else EXIT_FAILED)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _hand_over(command: str | None, code: int) -> int:
+def _finish_output(command: str | None, code: int) -> int:
     """Flush standard output, and return the resulting exit code."""
     try:
         flush_output()
@@ -189,7 +189,7 @@ def _say(label: str, message: str, *details: str) -> None:
         sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
-def _what_is_kept(options: argparse.Namespace | None, stop: BaseException) -> str:
+def _describe_kept_work(options: argparse.Namespace | None, stop: BaseException) -> str:
     notes: list[str] = getattr(stop, "__notes__", [])
     if notes:  # the command noted what it keeps
         return notes[0]

@@ -145,7 +145,7 @@ def make_parser(command: str | None, *, is_brief: bool = False) -> Parser:
                 subparser.description, subparser.epilog = None, f"`dsindex {name} --help` lists all options."
             add_options(subparser, load_model(name), EveryCommand, is_brief=is_brief)
             for flag, count in getattr(load_model(name), "ignored", {}).items():
-                subparser.add_argument(flag, nargs=count, dest="ignored", action=_Ignored, help=argparse.SUPPRESS)
+                subparser.add_argument(flag, nargs=count, dest="ignored", action=_IgnoredFlag, help=argparse.SUPPRESS)
     return parser
 
 
@@ -156,10 +156,10 @@ def load_model(command: str) -> type[Options]:
     return model
 
 
-class _Ignored(argparse.Action):
+class _IgnoredFlag(argparse.Action):
     """Collects flags that are accepted but have no effect."""
 
-    def __call__(self, _parser: object, namespace: object, _values: object, flag: str | None = None) -> None:
+    def __call__(self, _parser: object, namespace: object, _value_words: object, flag: str | None = None) -> None:
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or ()), flag])
 
 
@@ -173,7 +173,7 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options], is_brie
     last = options_of(last_model)
     ordered = sorted(fields.items(), key=lambda item: (item[0] in last, not _is_essential(item[1]), item[0] != "input"))
     optional = {name for name, field in ordered if field.positional and field.default is not ...}
-    words = {name: flag_of(name, field) + _values(field) for name, field in ordered if _is_essential(field)}
+    words = {name: flag_of(name, field) + _value_words(field) for name, field in ordered if _is_essential(field)}
     essential = [f"[{word}]" if name in optional else word for name, word in words.items()]
     parser.usage = textwrap.fill(
         " ".join([parser.prog, *essential, "[options]"]), 72, subsequent_indent="    ", break_on_hyphens=False
@@ -189,7 +189,7 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options], is_brie
             *((name,) if field.positional else filter(None, (field.short, flag_of(name, field)))),
             default=None,
             help=argparse.SUPPRESS if is_hidden else (field.help + required).replace("%", "%%"),
-            **_settings(name, field),
+            **_argument_settings(name, field),
         )
 
 
@@ -197,7 +197,7 @@ def _is_essential(option: Option) -> bool:
     return option.default is ... or option.positional or not option.kw_only
 
 
-def _values(option: Option) -> str:
+def _value_words(option: Option) -> str:
     name = option.metavar or ""
     more = f" [{name} ...]" if _is_list(option) else ""
     return more if option.positional else f" {name}{more}"
@@ -209,7 +209,7 @@ def _is_list(option: Option) -> bool:
     return get_origin(kind) is tuple and get_args(kind)[-1] is ... and option.metavar != "N,N"
 
 
-def _settings(name: str, option: Option) -> dict[str, Any]:
+def _argument_settings(name: str, option: Option) -> dict[str, Any]:
     """Return the arguments of argparse's `add_argument` for an option."""
     kind = option.kind
     if kind is bool:

@@ -76,10 +76,10 @@ def _wrap(line: str, width: int) -> list[Text]:
     if len(line) > width and not line.startswith("--"):
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         parts = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return list(map(_styled, parts))
+    return list(map(_style, parts))
 
 
-def _styled(text: str) -> Text:
+def _style(text: str) -> Text:
     styled_text = Text(text)
     for style, words in STYLES.items():
         styled_text.highlight_regex(rf"^ *({words})(?=:|$)|(?<=: )({words})$", style)
@@ -87,7 +87,7 @@ def _styled(text: str) -> Text:
     return styled_text
 
 
-def _table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num_texts: int = 1) -> Table:
+def _make_table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num_texts: int = 1) -> Table:
     """Return a table: columns of text, which are folded if space is short, then columns of numbers."""
     rows = list(rows)
     grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(head), header_style="")
@@ -95,14 +95,14 @@ def _table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num
         is_text = number < num_texts
         grid.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
     for row in rows:
-        grid.add_row(*(_styled(show_name(cell if isinstance(cell, str) else f"{cell:,}")) for cell in row))
+        grid.add_row(*(_style(show_name(cell if isinstance(cell, str) else f"{cell:,}")) for cell in row))
     return grid
 
 
 # Commands that write datasets and caches.
 
 
-def _text_job(result: results.TextResult, *, only: str = "", engine: str = "") -> Iterator[str]:
+def _show_text_job(result: results.TextResult, *, only: str = "", engine: str = "") -> Iterator[str]:
     """Yield how much input was read, how fast, and how many records were kept."""
     run, counts = result.run, result.counts
     if result.already_complete:
@@ -128,10 +128,10 @@ def _text_job(result: results.TextResult, *, only: str = "", engine: str = "") -
     if (share := counts.quarantined / max(1, counts.records)) > MANY_BAD:
         yield f"warning: {show_percent(share)} of the records are quarantined"
     if result.already_complete:  # otherwise they were shown when the work began
-        yield from _noted(result.notes)
+        yield from _show_notes(result.notes)
 
 
-def _dataset(dataset: results.MadeDataset) -> Iterator[str]:
+def _show_dataset(dataset: results.MadeDataset) -> Iterator[str]:
     """Yield a dataset's sizes, and its digests, by which two people can compare their datasets."""
     sizes = f"{count(dataset.num_documents, 'document')}, {count(dataset.num_sequences, 'sequence')}"
     yield f"{dataset.prefix}: {sizes}, {count(dataset.num_tokens, 'token')}"
@@ -140,19 +140,19 @@ def _dataset(dataset: results.MadeDataset) -> Iterator[str]:
             yield f"  .{suffix:4} {dataset.files[suffix].digest}"
 
 
-def _built(result: build.BuildResult) -> Iterator[Line]:
-    yield from _packed(result)
-    yield from chain.from_iterable(map(_indexed, result.indices))
+def _show_build(result: build.BuildResult) -> Iterator[Line]:
+    yield from _show_pack(result)
+    yield from chain.from_iterable(map(_show_index, result.indices))
 
 
-def _merged(result: merge.MergeResult) -> Iterator[Line]:
+def _show_merge(result: merge.MergeResult) -> Iterator[Line]:
     if result.already_complete:
         yield "already complete"
-    yield from chain.from_iterable(map(_dataset, result.datasets))
-    yield from _noted(result.notes)
+    yield from chain.from_iterable(map(_show_dataset, result.datasets))
+    yield from _show_notes(result.notes)
 
 
-def _indexed(result: index.IndexResult) -> Iterator[Line]:
+def _show_index(result: index.IndexResult) -> Iterator[Line]:
     for cache in result.results:
         epochs = ""
         if cache.num_epochs is not None and cache.tokens_per_epoch is not None:
@@ -166,24 +166,24 @@ def _indexed(result: index.IndexResult) -> Iterator[Line]:
         verdict = "ready" if finding.found and finding.sound else "found" if finding.found else "NOT found"
         yield f"{finding.name}: {verdict}"
         yield from (f"  {sentence}" for sentence in finding.sentences)
-    yield from _noted(result.notes)
+    yield from _show_notes(result.notes)
     yield result.verdict
 
 
-def _packed(result: pack.PackResult | build.BuildResult) -> Iterator[Line]:
-    yield from _text_job(result, engine=result.engine)
+def _show_pack(result: pack.PackResult | build.BuildResult) -> Iterator[Line]:
+    yield from _show_text_job(result, engine=result.engine)
     if result.counts.empty_documents:
         yield f"{count(result.counts.empty_documents, 'text')} without tokens"
-    yield from chain.from_iterable(map(_dataset, result.datasets))
+    yield from chain.from_iterable(map(_show_dataset, result.datasets))
 
 
-def _instructed(result: instruct.InstructResult) -> Iterator[Line]:
+def _show_instruct(result: instruct.InstructResult) -> Iterator[Line]:
     exported = not all(export.already_complete for export in result.exports)
     outputs = [*(["packs"] if result.packed else []), *(["exports"] if exported else [])]
     only = f": only {' and '.join(outputs)} were made" if outputs else ""
-    yield from _text_job(result, only=only)
-    yield from chain.from_iterable(map(_split, result.splits))
-    yield from chain.from_iterable(map(_dataset, result.datasets))
+    yield from _show_text_job(result, only=only)
+    yield from chain.from_iterable(map(_show_split, result.splits))
+    yield from chain.from_iterable(map(_show_dataset, result.datasets))
     for export in result.exports:
         was_there = ", already complete" if export.already_complete else ""
         yield f"{export.path}/: export {export.kind}{was_there}"
@@ -191,7 +191,7 @@ def _instructed(result: instruct.InstructResult) -> Iterator[Line]:
             yield f"  {name}: {count(sums['rows'], 'row')}, {sums['tokens']:,} tokens, {sums['targets']:,} targets"
 
 
-def _split(split: instruct.BuiltSplit) -> Iterator[str]:
+def _show_split(split: instruct.BuiltSplit) -> Iterator[str]:
     from dsindex.chat.statistics import explain_note  # only needed here
 
     counts, conversations = split.statistics, count(split.statistics.conversations, "conversation")
@@ -210,11 +210,11 @@ def _split(split: instruct.BuiltSplit) -> Iterator[str]:
             yield f"  {count(packing.dropped, 'longer sequence')} with {tokens} left out of the blocks"
 
 
-def _converted(result: convert.ConvertResult) -> Iterator[Line]:
-    return chain.from_iterable(map(_dataset, result.datasets))
+def _show_convert(result: convert.ConvertResult) -> Iterator[Line]:
+    return chain.from_iterable(map(_show_dataset, result.datasets))
 
 
-def _raw_indexed(result: api.RawIndexResult) -> Iterator[Line]:
+def _show_raw_index(result: api.RawIndexResult) -> Iterator[Line]:
     entries, dropped = result.account.num_entries, result.account.num_dropped
     yield f"{result.account.index_path}: {count(entries, 'line')}, {dropped:,} faulty left out"
     yield from (f"  left out: {result.file}, line {line} (byte {byte})" for line, byte in result.account.dropped)
@@ -222,21 +222,21 @@ def _raw_indexed(result: api.RawIndexResult) -> Iterator[Line]:
         yield f"  and {dropped - len(result.account.dropped):,} more"
 
 
-def _joined(result: api.JoinResult) -> Iterator[Line]:
+def _show_join(result: api.JoinResult) -> Iterator[Line]:
     tokens = f"{count(result.header.num_tokens, 'token')} of {count(result.header.token_bytes, 'byte')}"
     yield f"{result.path}: {tokens}, from {count(result.num_files, 'file')}"
 
 
-def _noted(notes: Iterable[str]) -> Iterator[str]:
+def _show_notes(notes: Iterable[str]) -> Iterator[str]:
     return (f"note: {note}" for note in notes)
 
 
 # Commands that read.
 
 
-def _estimated(result: build.EstimateResult) -> Iterator[Line]:
+def _show_estimate(result: build.EstimateResult) -> Iterator[Line]:
     size, outputs = format_size(result.bin_bytes + result.idx_bytes), format_size(result.bin_bytes)
-    documents, tokens = (_rounded(result.estimate, getattr(result.estimate, name)) for name in ("documents", "tokens"))
+    documents, tokens = (_round(result.estimate, getattr(result.estimate, name)) for name in ("documents", "tokens"))
     rows = {
         "inputs": f"{result.num_inputs:,}, {format_size(result.input_bytes)}",
         "shards": f"{result.num_shards:,} of at most {format_size(result.largest_shard_bytes)} of input",
@@ -249,18 +249,18 @@ def _estimated(result: build.EstimateResult) -> Iterator[Line]:
     if result.bad_records:
         number = sum(bad.number for bad in result.bad_records)
         rows["bad records"] = f"{number:,} in the sample: see --on-bad-record"
-    yield _table(rows.items(), num_texts=2)
+    yield _make_table(rows.items(), num_texts=2)
     yield from (f"  {bad.number:,} × {bad.reason} ({bad.file})" for bad in result.bad_records[:SHOWN_REASONS])
-    yield from _noted(result.notes)
+    yield from _show_notes(result.notes)
     yield from result.limits
 
 
-def _rounded(estimate: Estimate, value: float) -> str:
+def _round(estimate: Estimate, value: float) -> str:
     """Format a number, rounded to two digits unless all input was read."""
     return f"{value if estimate.is_exact else float(f'{value:.2g}'):,.0f}"
 
 
-def _mixed(result: mix.MixResult) -> Iterator[Line]:
+def _show_mix(result: mix.MixResult) -> Iterator[Line]:
     total = sum(each.tokens for each in result.datasets)
     amount: Callable[[int], int | str] = short_number if max(total, result.tokens) >= 10**7 else int
     others = [name for name in ("valid", "test") if any(getattr(each, f"{name}_tokens") for each in result.datasets)]
@@ -270,7 +270,7 @@ def _mixed(result: mix.MixResult) -> Iterator[Line]:
         rows.append((each.prefix, amount(each.tokens), *drawn, *(amount(getattr(each, f"{o}_tokens")) for o in others)))
     sums = (amount(sum(getattr(each, f"{other}_tokens") for each in result.datasets)) for other in others)
     rows.append(("total", amount(total), amount(result.tokens), "100%", show_epochs(result.tokens / total), *sums))
-    yield _table(rows, ("dataset", "tokens", "drawn", "of drawn", "epochs", *others))
+    yield _make_table(rows, ("dataset", "tokens", "drawn", "of drawn", "epochs", *others))
     part = "all of each dataset" if result.split is None else f"the train split of {result.split!r}"
     samples = f"{count(result.num_samples, 'sample')} of {result.sequence_length:,} tokens"
     iterations = "" if result.num_iterations is None else f", {count(result.num_iterations, 'iteration')}"
@@ -298,25 +298,25 @@ def _first_to_run_out(result: mix.MixResult) -> Iterator[str]:
         yield f"  its {together}, so some tokens repeat before the first epoch ends"
 
 
-def _verified(result: findings.VerifyResult) -> Iterator[Line]:
+def _show_verify(result: findings.VerifyResult) -> Iterator[Line]:
     if len(result.reports) == 1:
         [report] = result.reports
-        yield from _verified_one(report)
+        yield from _show_verified_dataset(report)
         return
     rows = []
     for each in result.reports:
         sizes = ("", "") if each.counts is None else (each.counts.documents, each.counts.tokens)
         rows.append((each.verdict, each.path, *sizes, len(each.checks)))
-    yield _table(rows, ("verdict", "dataset", "documents", "tokens", "checks"), num_texts=2)
-    yield from _noted(dict.fromkeys(note for report in result.reports for note in report.notes))
+    yield _make_table(rows, ("verdict", "dataset", "documents", "tokens", "checks"), num_texts=2)
+    yield from _show_notes(dict.fromkeys(note for report in result.reports for note in report.notes))
     checks = [check for report in result.reports for check in report.checks if not check.findings]
     yield from dict.fromkeys(f"checked: {check.name}" for check in checks if check.name.startswith("index cache "))
     for report in result.reports:
         if report.findings:
-            yield from ("", f"{report.path}: {VERDICTS[report.verdict]}", *_failures(report))
+            yield from ("", f"{report.path}: {VERDICTS[report.verdict]}", *_show_failures(report))
 
 
-def _verified_one(report: findings.VerifyReport) -> Iterator[str]:
+def _show_verified_dataset(report: findings.VerifyReport) -> Iterator[str]:
     yield f"{report.path}: {VERDICTS[report.verdict]}"
     if report.counts is not None:
         documents = f"{count(report.counts.documents, 'document')} ({report.counts.empty_documents:,} empty)"
@@ -324,32 +324,32 @@ def _verified_one(report: findings.VerifyReport) -> Iterator[str]:
         tokens = f"{count(report.counts.tokens, 'token')} of type {report.counts.token_type}{version}"
         yield f"  {documents}, {count(report.counts.sequences, 'sequence')}, {tokens}"
     yield from (f"  checked: {check.name}" for check in report.checks if not check.findings)
-    yield from (f"  {note}" for note in _noted(report.notes))
-    yield from _failures(report)
+    yield from (f"  {note}" for note in _show_notes(report.notes))
+    yield from _show_failures(report)
 
 
-def _failures(report: findings.VerifyReport) -> Iterator[str]:
+def _show_failures(report: findings.VerifyReport) -> Iterator[str]:
     yield from (f"  FAILED: {check.name}" for check in report.checks if check.findings)
     yield from (f"  FOUND: {finding}" for finding in report.findings)
 
 
-def _inspected(result: findings.InspectResult) -> Iterator[Line]:
+def _show_inspect(result: findings.InspectResult) -> Iterator[Line]:
     yield f"{result.path}: {result.kind}"
     for name, value in result.facts.items():
-        yield from _fact(name, value)
+        yield from _show_fact(name, value)
     for unit, summary in result.lengths.items():
-        yield from _lengths(unit, summary)
+        yield from _show_lengths(unit, summary)
     for excerpt in result.excerpts:
         if excerpt.text is not None:
             yield from (f"  {excerpt.title}", *(f"    {line}" for line in excerpt.text.split("\n")))
         else:
-            yield f"  {excerpt.title}: {count(excerpt.num_tokens, 'token')}{_origin(excerpt.origin)}"
-            yield from (f"    {line}" for line in _tokens(excerpt))
-    yield from (f"  {note}" for note in _noted(result.notes))
+            yield f"  {excerpt.title}: {count(excerpt.num_tokens, 'token')}{_origin_text(excerpt.origin)}"
+            yield from (f"    {line}" for line in _show_tokens(excerpt))
+    yield from (f"  {note}" for note in _show_notes(result.notes))
     yield from (f"  FOUND: {finding}" for finding in result.findings)
 
 
-def _fact(name: str, value: object) -> Iterator[str]:
+def _show_fact(name: str, value: object) -> Iterator[str]:
     if isinstance(value, dict):
         value = [f"{path} {format_size(size)}" for path, size in value.items()]
     values = value if isinstance(value, list) else [f"{value:,}" if isinstance(value, int) else str(value)]
@@ -358,14 +358,14 @@ def _fact(name: str, value: object) -> Iterator[str]:
         yield f"{title}{text}"
 
 
-def _lengths(unit: str, summary: LengthSummary) -> Iterator[str]:
+def _show_lengths(unit: str, summary: LengthSummary) -> Iterator[str]:
     mean = f", {summary.total / summary.count:,.1f} on average" if summary.count else ""
     yield f"  tokens of {unit}: {summary.total:,}{mean}, {summary.empty:,} empty"
     if summary.quantiles:
         yield "    " + "  ".join(f"{share}%: {value:,}" for share, value in summary.quantiles.items())
 
 
-def _tokens(excerpt: findings.Excerpt) -> Iterator[str]:
+def _show_tokens(excerpt: findings.Excerpt) -> Iterator[str]:
     """Yield lines of tokens; brackets mark tokens that are trained on. A token with a newline ends its line."""
     line, width, place = "", 0, 0
     columns = min(shutil.get_terminal_size((TOKEN_COLUMNS, 0)).columns, TOKEN_COLUMNS) - 4
@@ -390,7 +390,7 @@ def _tokens(excerpt: findings.Excerpt) -> Iterator[str]:
         yield line + more
 
 
-def _traced(result: findings.TracedSamples) -> Iterator[Line]:
+def _show_trace(result: findings.TracedSamples) -> Iterator[Line]:
     if len(result.samples) > 1:
         total = max(1, sum(draw.num_tokens for draw in result.datasets))
         yield f"{count(len(result.samples), 'sample')}, {count(total, 'token')}"
@@ -398,20 +398,20 @@ def _traced(result: findings.TracedSamples) -> Iterator[Line]:
             (draw.prefix, show_percent(draw.num_tokens / total), draw.num_tokens, draw.num_samples, draw.num_documents)
             for draw in result.datasets
         )
-        yield _table(rows, ("dataset", "of tokens", "tokens", "samples", "documents"))
+        yield _make_table(rows, ("dataset", "of tokens", "tokens", "samples", "documents"))
     for sample in result.samples:
         tokens = sum(part.num_tokens for part in sample.parts)
         documents = count(len({(part.dataset, part.document) for part in sample.parts}), "document")
         step = "" if sample.step is None else f", step {sample.step}"
         yield f"sample {sample.sample:,} of {result.num_samples:,}{step}: {count(tokens, 'token')}, {documents}"
         for part in sample.parts:
-            yield from _part(part)
-    yield from _noted(result.notes)
+            yield from _show_part(part)
+    yield from _show_notes(result.notes)
 
 
-def _part(part: TracedPart) -> Iterator[str]:
+def _show_part(part: TracedPart) -> Iterator[str]:
     tokens = f"tokens {part.offset}:{part.offset + part.num_tokens}"
-    yield f"  {part.prefix}, document {part.document:,}, {tokens}{_origin(part.origin)}"
+    yield f"  {part.prefix}, document {part.document:,}, {tokens}{_origin_text(part.origin)}"
     more = "…" if part.num_tokens > len(part.tokens) else ""
     if part.text is not None:
         yield f"    {json.dumps(part.text, ensure_ascii=False)}{more}"
@@ -419,14 +419,14 @@ def _part(part: TracedPart) -> Iterator[str]:
         yield f"    tokens {' '.join(map(str, part.tokens))}{more}"
 
 
-def _origin(origin: DocumentOrigin | None) -> str:
+def _origin_text(origin: DocumentOrigin | None) -> str:
     if origin is None:
         return ""
     part = "" if origin.part is None else f", document {origin.part.document:,} of {origin.part.prefix}"
     return part if origin.source is None else f"{part}, from {origin.source.path}, line {origin.source.line:,}"
 
 
-def _consumed(result: findings.ConsumedTokens) -> Iterator[Line]:
+def _show_consumed(result: findings.ConsumedTokens) -> Iterator[Line]:
     yield f"after {result.consumed:,} of {count(result.num_samples, 'sample')}:"
     rows = [
         (counts.prefix, counts.num_samples, times, tokens, show_percent(tokens / max(1, sum(counts.tokens_by_times))))
@@ -434,10 +434,10 @@ def _consumed(result: findings.ConsumedTokens) -> Iterator[Line]:
         for times, tokens in enumerate(counts.tokens_by_times)
         if tokens
     ]
-    yield _table(rows, ("dataset", "samples", "times read", "tokens", "of its tokens"))
+    yield _make_table(rows, ("dataset", "samples", "times read", "tokens", "of its tokens"))
 
 
-def _reported(result: report.ReportResult) -> Iterator[Line]:
+def _show_report(result: report.ReportResult) -> Iterator[Line]:
     yield f"{result.output}: {count(len(result.datasets), 'dataset')}, {format_size(result.size_bytes)}"
     for section in result.datasets:
         summary = "not read"
@@ -445,7 +445,7 @@ def _reported(result: report.ReportResult) -> Iterator[Line]:
             summary = f"{count(section.documents, 'document')}, {count(section.tokens, 'token')}, "
             summary += count(section.repetitions, "repetition")
         yield f"  {section.name}: {summary}"
-        yield from (f"    {note}" for note in _noted(section.notes))
+        yield from (f"    {note}" for note in _show_notes(section.notes))
         yield from (f"    FOUND: {finding}" for finding in section.findings)
     yield from (f"  FOUND: {finding}" for finding in result.findings)
 
@@ -453,8 +453,8 @@ def _reported(result: report.ReportResult) -> Iterator[Line]:
 VIEWS: dict[str, Callable[[Any], Iterator[Line]]] = {
     view.__annotations__["result"].split(" | ")[0].partition(".")[2]: view
     for view in (
-        *(_built, _consumed, _converted, _estimated, _indexed, _inspected, _instructed, _joined, _merged, _mixed),
-        *(_packed, _raw_indexed, _reported, _traced, _verified),
+        *(_show_build, _show_consumed, _show_convert, _show_estimate, _show_index, _show_inspect, _show_instruct),
+        *(_show_join, _show_merge, _show_mix, _show_pack, _show_raw_index, _show_report, _show_trace, _show_verify),
     )
 }
 """Result class → function. Keys are names of classes, so that a command imports only its own results."""

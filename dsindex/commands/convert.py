@@ -104,7 +104,7 @@ def convert_to_pbin(
     token_bytes = dataset.dtype.itemsize if version.names_token_size else 4
     header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=dataset.num_tokens * token_bytes)
     _write_pbin(output, header, [documents_of(dataset)], seed)
-    return _converted(output, (dataset.num_documents, len(dataset), dataset.num_tokens), header.dtype)
+    return _make_result(output, (dataset.num_documents, len(dataset), dataset.num_tokens), header.dtype)
 
 
 def _require_representable(dataset: IndexedDataset, idx_path: str, *, flatten: bool) -> None:
@@ -156,7 +156,7 @@ def convert_to_indexed(
     token_type = TYPE_OF_SIZE[header.token_bytes] if dtype is None else dtype.newbyteorder("<")
     idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
     parts = [_pbin_documents(path, header)]
-    lengths = _lengths(parts, seed)
+    lengths = _output_lengths(parts, seed)
     has_tokens = lengths > 0
     plan = _plan_copy(prefix, {"convert": token_type.str}, [path], seed)
     with (
@@ -171,7 +171,7 @@ def convert_to_indexed(
             _copy_tokens(bin_file, parts, token_type, seed)
         with files.open(idx_path) as idx_file:
             builder.write(idx_file)
-    return _converted(prefix, (len(lengths), int(has_tokens.sum()), header.num_tokens), token_type)
+    return _make_result(prefix, (len(lengths), int(has_tokens.sum()), header.num_tokens), token_type)
 
 
 def shuffle_indexed(prefixes: Sequence[str], output: str, seed: int) -> ConvertResult:
@@ -202,7 +202,7 @@ def shuffle_indexed(prefixes: Sequence[str], output: str, seed: int) -> ConvertR
             _copy_tokens(bin_file, documents.parts, dtype, seed)
         with files.open(f"{output}.idx") as idx_file:
             builder.write(idx_file)
-    return _converted(output, (builder.num_documents, builder.num_sequences, builder.num_tokens), dtype)
+    return _make_result(output, (builder.num_documents, builder.num_sequences, builder.num_tokens), dtype)
 
 
 def convert_version(path: str, output: str, *, version: PbinVersion, seed: int | None = None) -> ConvertResult:
@@ -215,7 +215,7 @@ def convert_version(path: str, output: str, *, version: PbinVersion, seed: int |
     """
     header = join_pbin_files([path], output, version=version, seed=seed)
     num_documents = len(read_document_lengths(output, header))
-    return _converted(output, (num_documents, num_documents, header.num_tokens), header.dtype)
+    return _make_result(output, (num_documents, num_documents, header.num_tokens), header.dtype)
 
 
 def join_pbin_files(
@@ -257,7 +257,7 @@ def _pbin_documents(path: str, header: PbinHeader) -> Documents:
     return documents_of(PbinDocuments(path, version=header.version))
 
 
-def _lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:
+def _output_lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:
     """Return the number of tokens of each document, in output order."""
     lengths = np.concatenate([np.empty(0, np.int64), *(chunk for part in parts for chunk in part.lengths())])
     return lengths if seed is None else np.concatenate([lengths[:0], *shuffled(lengths, seed)])
@@ -268,7 +268,7 @@ def _write_pbin(output: str, header: PbinHeader, parts: Sequence[Documents], see
     with new_files(output, [output], plan) as files, files.open(output) as file:
         file.write(header.to_bytes())
         _copy_tokens(file, parts, header.dtype, seed)
-        write_pbin_index(file, header, _lengths(parts, seed))
+        write_pbin_index(file, header, _output_lengths(parts, seed))
 
 
 def _plan_copy(output: str, settings: dict[str, Any], paths: Sequence[str], seed: int | None) -> Plan:
@@ -296,7 +296,7 @@ def _copy_tokens(file: DigestingWriter, parts: Sequence[Documents], dtype: np.dt
         file.write(np.ascontiguousarray(tokens.astype(dtype, copy=False)).view(np.uint8).data)
 
 
-def _converted(path: str, counts: tuple[int, int, int], dtype: np.dtype[Any]) -> ConvertResult:
+def _make_result(path: str, counts: tuple[int, int, int], dtype: np.dtype[Any]) -> ConvertResult:
     documents, sequences, tokens = counts
     dataset = MadeDataset(
         prefix=path, num_documents=documents, num_sequences=sequences, num_tokens=tokens, token_dtype=dtype.name

@@ -153,7 +153,7 @@ def run_index(config: IndexConfig, *, executor: Executor, reporter: Reporter | N
         DsindexError: If the job cannot be done as asked.
     """
     began = time.monotonic()
-    config = _with_given_paths(config)
+    config = _read_paths(config)
     settings, blends = _cache_settings(config), _blends(config)
     if config.explain and not any(blends):
         description = read_description(config.like or "")
@@ -210,7 +210,7 @@ def check_index_options(config: IndexConfig) -> None:
 # The options as Megatron's settings.
 
 
-def _with_given_paths(config: IndexConfig) -> IndexConfig:
+def _read_paths(config: IndexConfig) -> IndexConfig:
     """Return options with the paths in the file of --data-args-path or --per-split-data-args-path.
 
     Raises:
@@ -218,11 +218,11 @@ def _with_given_paths(config: IndexConfig) -> IndexConfig:
     """
     replacements = parse_replacements(config.dataset_path_as or ())
 
-    def here(words: Sequence[str] | None) -> tuple[str, ...] | None:
+    def localize(words: Sequence[str] | None) -> tuple[str, ...] | None:
         return None if words is None else tuple(local_path(word, replacements) for word in words)
 
     if config.data_args_path is not None:
-        return config.replaced(data_path=here(read_words(config.data_args_path)), data_args_path=None)
+        return config.replaced(data_path=localize(read_words(config.data_args_path)), data_args_path=None)
     if config.per_split_data_args_path is not None:
         content = read_object(config.per_split_data_args_path)
         try:
@@ -230,7 +230,7 @@ def _with_given_paths(config: IndexConfig) -> IndexConfig:
         except msgspec.ValidationError as error:
             hint = "give the paths of train, valid and test, each as a list, a text or null"
             raise InputError(f"{config.per_split_data_args_path}: {error}", hint=hint) from error
-        paths = {f"{split}_data_path": here(_split_words(getattr(words, split))) for split in SPLIT_NAMES}
+        paths = {f"{split}_data_path": localize(_split_words(getattr(words, split))) for split in SPLIT_NAMES}
         return config.replaced(**paths, per_split_data_args_path=None)
     return config
 

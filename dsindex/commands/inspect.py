@@ -14,11 +14,11 @@ import numpy as np
 
 from dsindex.commands.findings import Excerpt, InspectResult
 from dsindex.commands.token_data import (
+    abbreviate_names,
     file_sizes,
     find_origin,
     open_token_data,
     pieces_of,
-    some_inputs,
     summarize_lengths,
 )
 from dsindex.commands.verify_caches import read_blend
@@ -128,7 +128,7 @@ def _look_at_tokens(result: InspectResult, options: InspectConfig) -> None:
 
 def _look_at_documents(result: InspectResult, documents: Documents, data: TokenData, options: InspectConfig) -> None:
     is_chosen = options.document is not None
-    numbers = _spread(documents.num_documents) if options.document is None else [options.document]
+    numbers = _choose_items(documents.num_documents) if options.document is None else [options.document]
     spans = [documents.span(number) for number in numbers]
     lines: Sequence[DocumentOrigin | None] = [None] * len(numbers)
     if not data.origin.findings:
@@ -156,10 +156,10 @@ def _chunks(items: Any) -> Iterator[Any]:  # noqa: ANN401 - an array, mapped or 
     return (items[begin : begin + CHUNK_ITEMS] for begin in range(0, len(items), CHUNK_ITEMS))
 
 
-def _spread(num_items: int) -> list[int]:
+def _choose_items(num_items: int) -> list[int]:
     """Return the numbers of a few items, spread over all of them.
 
-    >>> _spread(2), _spread(6000)
+    >>> _choose_items(2), _choose_items(6000)
     ([0, 1], [1000, 3000, 5000])
     """
     return list(range(num_items)) if num_items <= SHOWN_ITEMS else [num_items // 6, num_items // 2, 5 * num_items // 6]
@@ -206,7 +206,7 @@ def _look_at_lines(result: InspectResult, options: InspectConfig) -> None:
     lines = RawLines(result.path)
     result.facts |= {"files": file_sizes([lines.path, lines.index_path]), "lines": len(lines)}
     limit = options.tokens or (LINE_CHARACTERS if options.document is None else None)
-    for number in _spread(len(lines)) if options.document is None else [options.document]:
+    for number in _choose_items(len(lines)) if options.document is None else [options.document]:
         text = lines.decode(number)
         suffix = "" if limit is None or len(text) <= limit else f" … {len(text) - limit:,} more characters"
         title = f"line {number:,} of the index"
@@ -307,7 +307,7 @@ def _look_at_work_folder(result: InspectResult, _: InspectConfig) -> None:
         snapshot = Snapshot(**progress["stage"])
         facts["stage"] = f"{snapshot.stage}: {describe(snapshot)}"
     if journal.began is not None:
-        facts["inputs"] = some_inputs([path for path, *_ in journal.began.plan.inputs])
+        facts["inputs"] = abbreviate_names([path for path, *_ in journal.began.plan.inputs])
         settings = journal.began.plan.settings
         facts["settings"] = [f"{name} = {value}" for name, value in settings.items() if value not in (None, False, "")]
     names = ("output", "state", "started", "updated", "host", "error", "message")

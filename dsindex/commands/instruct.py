@@ -148,7 +148,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
         packings = pack_splits(config, list(prefixes.values()))
         if config.export:
             exports = make_exports(config, prefixes, eos_id=eos_id, executor=job.executor, reporter=reporter)
-    return _report(config, source, job, packings, exports)
+    return _make_result(config, source, job, packings, exports)
 
 
 def show_records(config: InstructFlags, instruction: InstructionConfig) -> InspectResult:
@@ -248,7 +248,7 @@ def _describe(config: InstructConfig, recipe: EncoderRecipe, shards: Shards) -> 
     return fields
 
 
-def _report(
+def _make_result(
     config: InstructConfig, source: TextSource, job: Job, packings: Sequence[MadePacking], exports: Sequence[MadeExport]
 ) -> InstructResult:
     splits, datasets = list[BuiltSplit](), list[MadeDataset]()

@@ -87,7 +87,7 @@ def pack_splits(config: InstructConfig, prefixes: Sequence[str]) -> list[MadePac
         sources = {suffix: [file.size_bytes, file.digest] for suffix, file in files.items()}
         if config.seq_length is not None:
             packings.append(_pack(config, config.seq_length, prefix, content, sources))
-        _remove_old(prefix, sources)
+        _remove_old_packs(prefix, sources)
     return packings
 
 
@@ -100,10 +100,10 @@ def check_packs(config: InstructConfig, prefixes: Sequence[str]) -> None:
     for prefix in prefixes if config.seq_length is not None else ():
         path = packs_path(config, prefix)
         with writing_artifacts([path], [_artifact(path, "")]):
-            _require_own(path)
+            _refuse_foreign_packs(path)
 
 
-def _require_own(path: str) -> None:
+def _refuse_foreign_packs(path: str) -> None:
     if is_stored(f"{path}.idx") and read_manifest(path) is None and not is_publishing([_artifact(path, "")]):
         problem = "no manifest says that dsindex made these packs"
         raise OutputError(f"{path}.idx: {problem}", hint="move the file away, or choose another --output-prefix")
@@ -144,7 +144,7 @@ def _pack(
             and files_have_recorded_sizes(path, manifest)
         ):
             return MadePacking(prefix=path, content=manifest.content, already_complete=True)
-        _require_own(path)
+        _refuse_foreign_packs(path)
         layout, packing = _lay_out(config, length, f"{prefix}_text_document")
         begin_in_bucket(artifact, [artifact], artifact.finals)
         with open_output(artifact.partial(bin_path)) as bin_file:
@@ -201,7 +201,7 @@ def _lay_out(config: InstructConfig, length: int, prefix: str) -> tuple[BlockLay
     )
 
 
-def _remove_old(prefix: str, sources: dict[str, list[Any]]) -> None:
+def _remove_old_packs(prefix: str, sources: dict[str, list[Any]]) -> None:
     """Delete the packs of a split that were made from datasets other than `sources`."""
     pattern = re.compile(rf"({re.escape(prefix)}_packing_[0-9]+(_pad[0-9]+)?)\.{re.escape(MANIFEST_SUFFIX)}")
     for match in filter(None, map(pattern.fullmatch, find_stored(f"{prefix}_packing_"))):

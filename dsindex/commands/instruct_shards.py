@@ -109,7 +109,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         for split in splits.values():
             counts |= {f"{split.name}.{name}": number for name, number in split.statistics.items()}
         return ShardResult(
-            files=attempt.count_files(reader, [split.kept for split in splits.values()]),
+            files=attempt.count_files(reader, [split.num_by_part for split in splits.values()]),
             keys=tuple(key for split in splits.values() for key in split.results()),
             quarantine=attempt.quarantine(),
             counts=tuple(sorted(counts.items())),
@@ -156,14 +156,14 @@ class _Split(GroupWriter):
         self._vocabulary_size = settings.recipe.tokenizer.vocabulary_size
         self._dtype = dtype_for_vocabulary(self._vocabulary_size)
         super().__init__(attempt, split or "0", [self._dtype, MASK_DTYPE], provenance=settings.provenance)
-        self.kept = np.zeros(len(attempt.bad), np.int64)
+        self.num_by_part = np.zeros(len(attempt.bad), np.int64)
         """Number of conversations from each part of the input."""
-        self._held: list[tuple[EncodedConversation, int, int, int]] = []
+        self._conversations: list[tuple[EncodedConversation, int, int, int]] = []
 
     def hold(self, encoded: EncodedConversation, part: int, offset: int, line: int) -> None:
         """Count a conversation and hold it until the next `write`."""
-        self._held.append((encoded, part, offset, line))
-        self.kept[part] += 1
+        self._conversations.append((encoded, part, offset, line))
+        self.num_by_part[part] += 1
         self.statistics.update(
             conversations=1,
             sequences=len(encoded.lengths),
@@ -177,9 +177,9 @@ class _Split(GroupWriter):
 
     def write(self) -> None:
         """Write the held conversations, and release them."""
-        if not self._held:
+        if not self._conversations:
             return
-        conversations, *positions = zip(*self._held, strict=True)
+        conversations, *positions = zip(*self._conversations, strict=True)
         lengths = np.concatenate([encoded.lengths for encoded in conversations])
         per_document = np.array([len(encoded.lengths) for encoded in conversations], np.int64)
         tokens = np.concatenate([encoded.tokens for encoded in conversations])
@@ -188,4 +188,4 @@ class _Split(GroupWriter):
         self.add(1, np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
         parts, offsets, lines = np.array(positions, np.int64)
         self.add_places(offsets, lines, parts)
-        self._held = []
+        self._conversations = []

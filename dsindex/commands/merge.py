@@ -75,7 +75,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 if status != file:
                     hint = "rerun the command, and change no input until it ends"
                     raise InputError(f"{file.path}: changed while it was merged", hint=hint)
-            manifest = _shared_tokenizer(prefixes, segments)
+            manifest = _find_shared_manifest(prefixes, segments)
             content = Content(
                 inputs=[
                     RecordedInput(path=path, documents=part.header.num_documents, sequences=part.header.num_sequences)
@@ -140,7 +140,7 @@ def _count_tokens(segment: Segment) -> int:
     return segment.bin.size_bytes // segment.header.dtype.itemsize
 
 
-def _shared_tokenizer(prefixes: Sequence[str], segments: Sequence[Segment]) -> Manifest | None:
+def _find_shared_manifest(prefixes: Sequence[str], segments: Sequence[Segment]) -> Manifest | None:
     """Return the first manifest if all datasets have one that describes them and names the same tokenizer."""
     manifests, tokenizers = list[Manifest](), list[RecordedTokenizer]()
     for prefix, segment in zip(prefixes, segments, strict=True):

@@ -99,10 +99,10 @@ def run_mix(config: MixConfig) -> MixResult:
         LimitError: If Megatron would stop or loop forever.
     """
     prefixes, amounts, weights = _read_sources(config)
-    hold_outs = _held_out(config, prefixes)
+    hold_outs = _find_hold_outs(config, prefixes)
     split = None if hold_outs or config.has_splits_of_their_own else config.split or DEFAULT_SPLIT
     matrix = (WHOLE, None, None) if split is None else split_matrix(parse_split(split))
-    counts = _count(prefixes, matrix)
+    counts = _count_all_parts(prefixes, matrix)
     tokens, num_samples, batch = config.tokens, config.train_samples, config.global_batch_size
     if config.train_iters is not None and batch is not None:
         num_samples = config.train_iters * batch
@@ -121,10 +121,10 @@ def run_mix(config: MixConfig) -> MixResult:
         weights = tuple(f"{float(share):.{digits}g}" for share in shares)
     settings = CacheSettings(sequence_length=config.seq_length, split=split, matrix=None if split is None else matrix)
     datasets, num_samples = _draw(prefixes, counts, weights, num_samples, settings)
-    data_path = _words(prefixes, weights)
+    data_path = _blend_words(prefixes, weights)
     data_paths = {
         "train": data_path,
-        "valid": _words(hold_outs, weights) if hold_outs else config.valid_data_path,
+        "valid": _blend_words(hold_outs, weights) if hold_outs else config.valid_data_path,
         "test": config.test_data_path,
     }
     words_by_split = {name: tuple(words) for name, words in data_paths.items() if words}
@@ -169,7 +169,7 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tup
     return prefixes, amounts, weights
 
 
-def _held_out(config: MixConfig, prefixes: Sequence[str]) -> tuple[str, ...]:
+def _find_hold_outs(config: MixConfig, prefixes: Sequence[str]) -> tuple[str, ...]:
     """Return the validation set that `build --hold-out` wrote next to each dataset; nothing if one is missing."""
     if config.split is not None or config.has_splits_of_their_own:
         return ()
@@ -187,14 +187,14 @@ def _find_hold_out(prefix: str) -> str | None:
     return next((candidate for candidate in candidates if os.path.isfile(f"{candidate}.idx")), None)
 
 
-def _words(prefixes: tuple[str, ...], weights: Sequence[str] | None) -> tuple[str, ...]:
+def _blend_words(prefixes: tuple[str, ...], weights: Sequence[str] | None) -> tuple[str, ...]:
     """Return the words of a blend; a single dataset needs no weight."""
     if weights is None or len(prefixes) == 1:
         return prefixes
     return tuple(word for pair in zip(weights, prefixes, strict=True) for word in pair)
 
 
-def _count(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts | None]]:
+def _count_all_parts(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts | None]]:
     """Count the parts of datasets in parallel.
 
     Raises:
@@ -269,7 +269,7 @@ def _warnings(
     trained_paths = {os.path.realpath(f"{dataset.prefix}.idx") for dataset in datasets}
     for number, name in enumerate(SPLIT_NAMES[1:], start=1):
         prefixes = blends[name].prefixes if name in blends else ()
-        _count(prefixes, (WHOLE, None, None))
+        _count_all_parts(prefixes, (WHOLE, None, None))
         for prefix in prefixes:
             if os.path.realpath(f"{prefix}.idx") in trained_paths:
                 yield f"{prefix} is in {name} and in train, so the job is evaluated on what it was trained on"
@@ -392,7 +392,7 @@ def divide(
     if shares > 1 + TOLERANCE:
         raise InputError(f"the shares add up to {show_percent(shares)}, more than 100%", hint="make them smaller")
     if budget is None:
-        budget = _follow_budget(amounts, available)
+        budget = _derive_budget(amounts, available)
     sizes = [amount.tokens(epoch_tokens, budget) for amount, epoch_tokens in zip(amounts, available, strict=True)]
     tokens = [Fraction(0) if amount.is_limit else size for amount, size in zip(amounts, sizes, strict=True)]
     remaining = budget - sum(tokens)
@@ -420,7 +420,7 @@ def divide(
     return budget, [num_tokens / total for num_tokens in tokens]
 
 
-def _follow_budget(amounts: Sequence[Amount], available: Sequence[int]) -> int:
+def _derive_budget(amounts: Sequence[Amount], available: Sequence[int]) -> int:
     """Return the tokens of a run that follow from the amounts.
 
     Datasets that take the rest are read once, or up to their limit. If all amounts are shares, the run ends when the

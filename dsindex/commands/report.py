@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from dsindex._version import __version__
-from dsindex.commands.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
+from dsindex.commands.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn_splits
 from dsindex.commands.token_data import open_token_data, text_of
 from dsindex.datasets.detect import detect_dataset
 from dsindex.datasets.indexed import IndexedDataset
@@ -120,7 +120,7 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
         raise InputError(f"{duplicate.path}: this dataset is given twice")
     splits, findings = list[DrawnSplit](), list[str]()
     for folder in options.cache:
-        folder_splits, folder_findings = read_drawn(folder, partial(_lengths_of, datasets))
+        folder_splits, folder_findings = read_drawn_splits(folder, partial(_lengths_of, datasets))
         splits, findings = [*splits, *folder_splits], [*findings, *folder_findings]
     sizes = [0 if dataset.documents is None else len(dataset.documents.tokens) for dataset in datasets]
     reporter.stage("read", total=sum(sizes), unit="tokens")
@@ -159,12 +159,12 @@ def _render(**parts: Any) -> bytes:  # noqa: ANN401 - what the template shows
     from jinja2 import Environment  # slow to import
 
     source = files("dsindex.commands").joinpath("report.html.jinja").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, finalize=_show)
+    environment = Environment(autoescape=True, finalize=_format_value)
     page: str = environment.from_string(source).render(version=__version__, **parts)
     return page.encode("utf-8", "backslashreplace")
 
 
-def _show(value: Any) -> Any:  # noqa: ANN401 - what the template has
+def _format_value(value: Any) -> Any:  # noqa: ANN401 - what the template has
     if value is None:
         return "-"
     if type(value) is str:

@@ -124,7 +124,7 @@ class Sources:
     num_documents: Sequence[int] = ()
     """Documents of each source, without a provenance file."""
 
-    def of(self, begin: int, end: int) -> NDArray[np.int64]:
+    def numbers(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return the numbers of the sources of documents [begin, end).
 
         Raises:
@@ -163,7 +163,7 @@ def measure(
     factor = 1 << (max(1, -(-documents.num_documents // MOST_DIGESTS)) - 1).bit_length()
     largest_digest, num_sources = np.uint64((1 << 64) // factor - 1), len(sources.names)
 
-    def read(block: Block) -> tuple[Any, ...]:
+    def measure_block(block: Block) -> tuple[Any, ...]:
         lengths = block.lengths
         tokens = np.asarray(documents.tokens[block.begin : block.begin + int(lengths.sum())])
         counts, lasts, num_foreign, digests = read_block(tokens, lengths, size)
@@ -184,15 +184,15 @@ def measure(
     by_source, num_foreign, lengths = np.zeros((num_sources, 3), np.int64), 0, LengthCounter()
     digest_rows = [np.empty((3, 0), np.int64)]
     longest = shortest = np.empty((2, 0), np.int64)
-    for block, block_counts in _map_ahead(read, _blocks(documents, sources), threads=threads):
+    for block, block_counts in _map_ahead(measure_block, _blocks(documents, sources), threads=threads):
         counts += block_counts[0]
         lasts += block_counts[1]
         num_foreign += block_counts[2]
         by_source += block_counts[3]
         digest_rows.append(block_counts[4])
         lengths.add(block.lengths)
-        longest = _most(longest, block.lengths, block.first)
-        shortest = _most(shortest, -block.lengths, block.first)
+        longest = _merge_largest(longest, block.lengths, block.first)
+        shortest = _merge_largest(shortest, -block.lengths, block.first)
         on_progress(int(block.lengths.sum()))
     summary = lengths.summary()
     repetitions, repeated = _find_repeats(np.concatenate(digest_rows, axis=1))
@@ -214,7 +214,7 @@ def measure(
 def _blocks(documents: Documents, sources: Sources) -> Iterator[Block]:
     first = begin = 0
     for lengths in documents.lengths():
-        ends, numbers, at = np.cumsum(lengths), sources.of(first, first + len(lengths)), 0
+        ends, numbers, at = np.cumsum(lengths), sources.numbers(first, first + len(lengths)), 0
         while at < len(lengths):
             before = int(ends[at - 1]) if at else 0
             stop = max(at + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
@@ -223,7 +223,7 @@ def _blocks(documents: Documents, sources: Sources) -> Iterator[Block]:
         first, begin = first + len(lengths), begin + int(ends[-1])
 
 
-def _most(largest: NDArray[np.int64], values: NDArray[np.int64], first: int) -> NDArray[np.int64]:
+def _merge_largest(largest: NDArray[np.int64], values: NDArray[np.int64], first: int) -> NDArray[np.int64]:
     """Return the MOST_NAMED largest values, without zeros, and their numbers; the first of equal values wins."""
     is_new = values != 0
     if largest.shape[1] == MOST_NAMED:
@@ -286,7 +286,7 @@ class DrawnSplit:
     datasets: tuple[DrawnDataset, ...]
 
 
-def read_drawn(folder: str, lengths_of: Callable[[str, bool], Any]) -> tuple[list[DrawnSplit], list[str]]:
+def read_drawn_splits(folder: str, lengths_of: Callable[[str, bool], Any]) -> tuple[list[DrawnSplit], list[str]]:
     """Read what a folder's caches draw from the report's datasets; also return sentences about unreadable caches.
 
     Args:
@@ -305,13 +305,13 @@ def read_drawn(folder: str, lengths_of: Callable[[str, bool], Any]) -> tuple[lis
             if description["class"] == BLENDED_CLASS:
                 blends.append((description, *read_blend(path, description)))
             elif (lengths := lengths_of(str(description["dataset_path"]), is_maxtext(description))) is not None:
-                draws[_key(description)] = _read_split(path, description, lengths)
+                draws[_cache_key(description)] = _read_split(path, description, lengths)
         except DsindexError as error:
             findings.append(error.sentence)
     keyed_parts = []
     unblended = dict(draws)
     for description, counts, weights in blends:
-        keys = [_key(dataset) for dataset in description["datasets"]]
+        keys = [_cache_key(dataset) for dataset in description["datasets"]]
         if any(key in draws for key in keys):
             rows = zip(keys, counts, weights, strict=True)
             parts = [
@@ -332,13 +332,13 @@ def read_drawn(folder: str, lengths_of: Callable[[str, bool], Any]) -> tuple[lis
     return splits, findings
 
 
-def _key(description: Mapping[str, Any]) -> tuple[str, str, int]:
+def _cache_key(description: Mapping[str, Any]) -> tuple[str, str, int]:
     return str(description["dataset_path"]), str(description["index_split"]), int(description["sequence_length"])
 
 
 def _read_split(path: str, description: Mapping[str, Any], lengths: Any) -> DrawnDataset:  # noqa: ANN401 - mapped
     samples, documents = files_of(path).open("shuffle_index"), files_of(path).open("document_index")
-    prefix, _, length = _key(description)
+    prefix, _, length = _cache_key(description)
     begin, end = part_of(path, description, len(lengths))
     try:
         cut_counts = _count_cut_documents(lengths, documents, sequence_length=length, num_samples=len(samples))

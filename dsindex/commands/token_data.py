@@ -83,7 +83,7 @@ class Origin:
         content, run = self.manifest.content, self.manifest.run
         facts: dict[str, Any] = {
             "made": f"{run.started or 'at an unknown time'} by dsindex {run.dsindex or 'of an unknown version'}",
-            "inputs": some_inputs([file.path for file in content.inputs]),
+            "inputs": abbreviate_names([file.path for file in content.inputs]),
         }
         if (account := content.account) is not None:
             record_counts = f"{account.kept:,} kept, {account.quarantined:,} quarantined, {account.filtered:,} filtered"
@@ -99,7 +99,7 @@ class Origin:
         return facts | ({"options": ", ".join(texts)} if texts else {})
 
 
-def some_inputs(names: list[str]) -> list[str]:
+def abbreviate_names(names: list[str]) -> list[str]:
     """Return the first names, and how many more there are."""
     num_more = len(names) - SHOWN_INPUTS
     return names if num_more <= 0 else [*names[:SHOWN_INPUTS], f"and {num_more:,} more"]

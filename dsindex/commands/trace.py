@@ -60,7 +60,7 @@ def run_trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
     for prefix, origin in origins.items():
         origin.check_inputs(part.origin for part in parts if part.prefix == prefix)
 
-    def with_tokens(part: TracedPart) -> TracedPart:
+    def add_tokens(part: TracedPart) -> TracedPart:
         num_shown, tokenizer = min(part.num_tokens, config.text_tokens), origins[part.prefix].tokenizer
         tokens = tuple(data[part.prefix].get(part.sequence, part.sequence_offset, num_shown).tolist())
         return replace(part, tokens=tokens, text=text_of(tokenizer, tokens) if tokenizer and tokens else None)
@@ -73,7 +73,7 @@ def run_trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
             replace(
                 trace,
                 step=None if batch is None else trace.sample // batch + 1,
-                parts=tuple(map(with_tokens, trace.parts)),
+                parts=tuple(map(add_tokens, trace.parts)),
                 notes=(),
             )
             for trace in traces
@@ -138,11 +138,11 @@ def _count_consumed(samples: SampleDataset[Any], consumed: int) -> ConsumedToken
     datasets, numbers = np.zeros(consumed, np.int8), np.arange(consumed)
     if isinstance(samples, BlendedDataset):
         datasets, numbers = samples.dataset_index[:consumed], samples.dataset_sample_index[:consumed]
-    reads = [_count_read(dataset, numbers[datasets == number]) for number, dataset in enumerate(samples.datasets)]
+    reads = [_count_reads(dataset, numbers[datasets == number]) for number, dataset in enumerate(samples.datasets)]
     return ConsumedTokens(num_samples=len(samples), consumed=consumed, datasets=tuple(reads))
 
 
-def _count_read(dataset: GPTDataset, numbers: NDArray[np.integer]) -> ReadTokens:
+def _count_reads(dataset: GPTDataset, numbers: NDArray[np.integer]) -> ReadTokens:
     documents = np.asarray(dataset.document_index, np.int64)
     _require_below(len(dataset.dataset), documents, dataset.place)
     _require_below(len(dataset), numbers, dataset.place)

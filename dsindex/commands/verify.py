@@ -112,7 +112,7 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
     if counts is not None and manifest is not None:
         results += _compare_counts(detected, counts, manifest)
     files = {} if manifest is None else manifest.content.digests
-    checks = [_check_digest(f"{detected.prefix}.{suffix}", file) for suffix, file in files.items()]
+    checks = [_digest_check(f"{detected.prefix}.{suffix}", file) for suffix, file in files.items()]
     checks += [] if counts is None else _checks_of_content(detected, counts, config, is_digested=manifest is not None)
     with contextlib.closing(make_executor(config)) as executor:
         executor.on_idle = reporter.tick
@@ -269,7 +269,7 @@ def find_foreign_id(detected: DetectedDataset, begin: int, end: int, vocabulary_
     return []
 
 
-def _check_digest(path: str, file: StoredFile) -> Check:
+def _digest_check(path: str, file: StoredFile) -> Check:
     """Return the check of a file against its size and digest in the manifest; a piece is one block of the file."""
     size_bytes = input_status(path).size_bytes if is_stored(path) else None
     begins = range(0, file.size_bytes, DIGEST_BLOCK_BYTES) if size_bytes == file.size_bytes else ()
@@ -322,7 +322,7 @@ def find_difference(path: str, other_path: str) -> list[str]:
     if difference is None:
         return []
     number, problem = difference
-    lines = [_tell_line(detected, documents, number) for detected, documents in zip(pair, (left, right), strict=True)]
+    lines = [_find_line(detected, documents, number) for detected, documents in zip(pair, (left, right), strict=True)]
     origin = "".join(
         f"; {detected.path} has it from {line}" for detected, line in zip(pair, lines, strict=True) if line is not None
     )
@@ -362,7 +362,7 @@ def _first_unequal_length(left: Documents, right: Documents) -> tuple[int, int]:
     return number, begin
 
 
-def _tell_line(detected: DetectedDataset, documents: Documents, number: int) -> str | None:
+def _find_line(detected: DetectedDataset, documents: Documents, number: int) -> str | None:
     """Return the line that a document was made from; None if it is not known."""
     if number >= documents.num_documents:
         return None
@@ -460,19 +460,19 @@ def compare_shard(
         write_marker(folder)
         segment = tokenize_shard(task, replace(settings, work_dir=folder)).keys[0]
         new_dataset = IndexedDataset(os.path.join(folder, segment.bin.name).removesuffix(".bin"), check=False)
-        documents = stored.window(first, end - first) if seed is None else _restored(stored, first, end, seed, folder)
+        documents = stored.window(first, end - first) if seed is None else _restore(stored, first, end, seed, folder)
         difference = first_difference(documents, documents_of(new_dataset))
     if difference is None:
         return []
     number, problem = first + difference[0], difference[1]
     if seed is not None and number < stored.num_documents:
         number = int(permute(np.array(number), stored.num_documents, seed, inverse=True))
-    line = _tell_line(detected, stored, number) or task.place
+    line = _find_line(detected, stored, number) or task.place
     where = f"{detected.path}: document {number:,} differs from its source, {line}"
     return [f"{where}: {problem} in the dataset and made again; restore the files, or build the dataset again"]
 
 
-def _restored(stored: Documents, first: int, end: int, seed: int, folder: str) -> Documents:
+def _restore(stored: Documents, first: int, end: int, seed: int, folder: str) -> Documents:
     """Copy documents of a shuffled dataset into a folder: [first, end) in the order of the inputs."""
     unshuffled = ShuffledDocuments([stored], seed, inverse=True)
     path, dtype = os.path.join(folder, "restored"), stored.tokens.dtype.newbyteorder("=")

@@ -53,7 +53,7 @@ class TokenizerFormats(Options):
             raise ValueError(f"--vocab-file belongs to --tokenizer-type GPT2BPETokenizer, not {self.tokenizer_type}")
 
 
-def _separator(value: str) -> str:
+def _decode_separator(value: str) -> str:
     from dsindex.text.fields import decode_separator
 
     return decode_separator(value)
@@ -68,7 +68,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     json_keys: Parsed[str | tuple[str, ...] | list[str], tuple[str, ...]] = option("KEY", default=("text",))
     """Keys whose text is tokenized, each into a dataset of its own: names, alternative names ('text|content'), paths
     (.meta.text) or jq expressions (NAME=.a + .b) (default: text)."""
-    join: Annotated[str | None, _separator] = option("SEPARATOR", default=None, may_be_empty=True)
+    join: Annotated[str | None, _decode_separator] = option("SEPARATOR", default=None, may_be_empty=True)
     r"""Join the texts of all keys into one document, with this between them; \n, \t and \\ are escapes."""
     where: str | None = option("CONDITION", default=None)
     """Keep only records that match this jq expression, such as '.lang == "en" and .score > 0.5'."""

@@ -117,12 +117,12 @@ def _parse_order(value: object) -> str:
 DocumentOrder: TypeAlias = Annotated[Path, _parse_order]
 
 
-def _tokenizer_flags(value: Mapping[str, Any]) -> dict[str, Any]:
+def _check_tokenizer_flags(value: Mapping[str, Any]) -> dict[str, Any]:
     """Refuse unknown flags; their types are checked with the options'."""
     return asdict(JobTokenizer(**value))
 
 
-TokenizerOfJob: TypeAlias = Annotated[Parsed[Mapping[str, Any] | None, JobTokenizer | None], _tokenizer_flags]
+TokenizerOfJob: TypeAlias = Annotated[Parsed[Mapping[str, Any] | None, JobTokenizer | None], _check_tokenizer_flags]
 
 
 class IndexBasics(TrainingLength):

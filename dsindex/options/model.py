@@ -41,20 +41,20 @@ from msgspec import Meta
 from dsindex.errors import InputError, UsageError
 from dsindex.messages import show_value
 
-Taken = TypeVar("Taken", contravariant=True)
-Kept = TypeVar("Kept", covariant=True)
+Argument = TypeVar("Argument", contravariant=True)
+Value = TypeVar("Value", covariant=True)
 
 
-class Parsed(Generic[Taken, Kept]):
+class Parsed(Generic[Argument, Value]):
     """The type of a field whose argument may have a wider type than its value, such as a path and its text.
 
     Never instantiated: type checkers read argument and value from `__set__` and `__get__`.
     """
 
-    def __get__(self, instance: object, owner: Any) -> Kept:  # noqa: ANN401 - as for descriptors
+    def __get__(self, instance: object, owner: Any) -> Value:  # noqa: ANN401 - as for descriptors
         raise NotImplementedError
 
-    def __set__(self, instance: object, value: Taken) -> None:
+    def __set__(self, instance: object, value: Argument) -> None:
         raise NotImplementedError
 
 
@@ -107,25 +107,25 @@ class Option:
             value = re.split(rf"\s*{self.separator}\s*", value.strip())
         for reader in self.readers:
             value = reader(value)
-        plain = _plain(value)
+        plain = _to_plain(value)
         if get_origin(self.kind) is tuple and not isinstance(plain, tuple):
             plain = (plain,)
         try:
-            return msgspec.convert(plain, self._limited(self.kind), strict=False)
+            return msgspec.convert(plain, self._limit_type(self.kind), strict=False)
         except msgspec.ValidationError as error:
             if isinstance(argument, list) and len(argument) == 1 and get_origin(self.kind) is tuple:
                 [argument] = argument
-            raise ValueError(f"{show_value(argument)} is not {self._expected(error)}") from None
+            raise ValueError(f"{show_value(argument)} is not {self._describe_expected(error)}") from None
 
-    def _limited(self, kind: Any) -> Any:  # noqa: ANN401 - types
+    def _limit_type(self, kind: Any) -> Any:  # noqa: ANN401 - types
         """Return a type with this option's limits on numbers and text, for msgspec."""
         if get_origin(kind) is tuple:
-            return GenericAlias(tuple, tuple(map(self._limited, get_args(kind))))
+            return GenericAlias(tuple, tuple(map(self._limit_type, get_args(kind))))
         if kind is str:
             return Annotated[str, Meta(min_length=0 if self.may_be_empty else 1, pattern=_CAN_BE_TYPED)]
         return Annotated[kind, Meta(ge=self.ge, le=self.le)] if kind in {int, float} else kind
 
-    def _expected(self, error: msgspec.ValidationError) -> str:
+    def _describe_expected(self, error: msgspec.ValidationError) -> str:
         """Return what a value must be, for a message."""
         kind, count_text = self.kind, ""
         if get_origin(kind) is tuple:
@@ -147,14 +147,14 @@ _CAN_BE_TYPED = r"\A[^\0\ud800-\udc7f\udd00-\udfff]*\Z"
 _NAMES = {str: "text", bool: "true or false", int: "an integer", float: "a number"}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any value
+def _to_plain(value: Any) -> Any:  # noqa: ANN401 - any value
     """Return paths as text, arrays and scalars of NumPy as numbers, and lists of any kind as tuples."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
-        return tuple(map(_plain, value))
+        return tuple(map(_to_plain, value))
     return value
 
 
@@ -198,7 +198,7 @@ class Options:
             UsageError: With all problems in one message.
         """
         options, problems, hints = options_of(type(self)), list[str](), list[str]()
-        values = type(self).prepare(_by_name(type(self), arguments, values))
+        values = type(self).prepare(_name_arguments(type(self), arguments, values))
         fields = self.__dict__
         for name in values.keys() - options.keys():
             problems.append(f"there is no option {name!r}")
@@ -218,7 +218,7 @@ class Options:
             raise UsageError("; ".join(problems), hint="; ".join(hints) or None)
         fields["given"] = frozenset(values)
         try:
-            self._check_given(options)
+            self._check_combinations(options)
             for kind in reversed(type(self).__mro__):
                 if "_agree" in vars(kind):
                     vars(kind)["_agree"](self)
@@ -237,7 +237,7 @@ class Options:
             ValueError: With a message that names flags.
         """
 
-    def _check_given(self, options: Mapping[str, Option]) -> None:
+    def _check_combinations(self, options: Mapping[str, Option]) -> None:
         set_names = [name for name, option in options.items() if getattr(self, name) not in (option.default, None, ())]
         for name in set_names:
             for needed in options[name].needs:
@@ -257,13 +257,13 @@ class Options:
         return copy
 
 
-_known: dict[type[Options], dict[str, Option]] = {}
+_options_by_model: dict[type[Options], dict[str, Option]] = {}
 
 
 def options_of(model: type[Options]) -> dict[str, Option]:
     """Return the options of a model: its own, then inherited ones."""
-    if model in _known:
-        return _known[model]
+    if model in _options_by_model:
+        return _options_by_model[model]
     types, options, lineage = get_type_hints(model, include_extras=True), dict[str, Option](), model.__mro__
     for number, kind in enumerate(lineage):
         for name in vars(kind).get("__annotations__", {}):
@@ -271,15 +271,15 @@ def options_of(model: type[Options]) -> dict[str, Option]:
             if isinstance(field, Option) and name not in options:
                 groups = (vars(base).get("group") for base in reversed(lineage[: number + 1]))
                 group = field.group if field.group is not None else next(filter(None, groups), "")
-                help = _helps_of(kind.__module__).get((kind.__name__, name), "")
+                help = _help_texts(kind.__module__).get((kind.__name__, name), "")
                 readers = getattr(types[name], "__metadata__", ())
                 options[name] = replace(field, kind=value_kind(types[name]), readers=readers, group=group, help=help)
-    _known[model] = options
+    _options_by_model[model] = options
     return options
 
 
 @cache
-def _helps_of(module: str) -> dict[tuple[str, str], str]:
+def _help_texts(module: str) -> dict[tuple[str, str], str]:
     """Return the strings under the fields of a module's classes, by class and field."""
     source = Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8")
     return {
@@ -297,7 +297,7 @@ def flag_of(name: str, option: Option) -> str:
     return (option.metavar or name) if option.positional else option.flag or f"--{name.replace('_', '-')}"
 
 
-def _by_name(model: type[Options], arguments: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
+def _name_arguments(model: type[Options], arguments: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
     """Return arguments by field name; functions have other names for some fields."""
     options = options_of(model)
     names = {option.alias: name for name, option in options.items() if option.alias is not None}
