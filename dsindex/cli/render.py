@@ -261,16 +261,17 @@ def _round(estimate: Estimate, value: float) -> str:
 
 
 def _show_mix(result: mix.MixResult) -> Iterator[Line]:
-    total = sum(each.tokens for each in result.datasets)
+    datasets, total = result.datasets, sum(dataset.tokens for dataset in result.datasets)
     amount: Callable[[int], int | str] = short_number if max(total, result.tokens) >= 10**7 else int
-    others = [name for name in ("valid", "test") if any(getattr(each, f"{name}_tokens") for each in result.datasets)]
+    splits = [name for name in ("valid", "test") if any(getattr(dataset, f"{name}_tokens") for dataset in datasets)]
     rows = []
-    for each in result.datasets:
-        drawn = (amount(each.tokens_drawn), show_percent(each.share), show_epochs(each.epochs))
-        rows.append((each.prefix, amount(each.tokens), *drawn, *(amount(getattr(each, f"{o}_tokens")) for o in others)))
-    sums = (amount(sum(getattr(each, f"{other}_tokens") for each in result.datasets)) for other in others)
+    for dataset in datasets:
+        drawn = (amount(dataset.tokens_drawn), show_percent(dataset.share), show_epochs(dataset.epochs))
+        split_tokens = (amount(getattr(dataset, f"{split}_tokens")) for split in splits)
+        rows.append((dataset.prefix, amount(dataset.tokens), *drawn, *split_tokens))
+    sums = (amount(sum(getattr(dataset, f"{split}_tokens") for dataset in datasets)) for split in splits)
     rows.append(("total", amount(total), amount(result.tokens), "100%", show_epochs(result.tokens / total), *sums))
-    yield _make_table(rows, ("dataset", "tokens", "drawn", "of drawn", "epochs", *others))
+    yield _make_table(rows, ("dataset", "tokens", "drawn", "of drawn", "epochs", *splits))
     part = "all of each dataset" if result.split is None else f"the train split of {result.split!r}"
     samples = f"{count(result.num_samples, 'sample')} of {result.sequence_length:,} tokens"
     iterations = "" if result.num_iterations is None else f", {count(result.num_iterations, 'iteration')}"
@@ -288,10 +289,7 @@ def _first_to_run_out(result: mix.MixResult) -> Iterator[str]:
     if dataset.tokens_drawn <= dataset.tokens + result.sequence_length:
         yield f"nothing runs out before the end; {dataset.prefix} would be the first, after {after:,} tokens"
         return
-    at = ""
-    if result.num_iterations:
-        batch = result.num_samples // result.num_iterations
-        at = f", at iteration {after // (result.sequence_length * batch):,}"
+    at = f", at iteration {after * result.num_iterations // result.tokens:,}" if result.num_iterations else ""
     yield f"first to run out: {dataset.prefix}, after {after:,} of {result.tokens:,} tokens{at}"
     if dataset.epochs_shuffled_together > 1:
         together = f"{dataset.epochs_shuffled_together:,} epochs are shuffled together"
@@ -304,9 +302,9 @@ def _show_verify(result: findings.VerifyResult) -> Iterator[Line]:
         yield from _show_verified_dataset(report)
         return
     rows = []
-    for each in result.reports:
-        sizes = ("", "") if each.counts is None else (each.counts.documents, each.counts.tokens)
-        rows.append((each.verdict, each.path, *sizes, len(each.checks)))
+    for report in result.reports:
+        sizes = ("", "") if report.counts is None else (report.counts.documents, report.counts.tokens)
+        rows.append((report.verdict, report.path, *sizes, len(report.checks)))
     yield _make_table(rows, ("verdict", "dataset", "documents", "tokens", "checks"), num_texts=2)
     yield from _show_notes(dict.fromkeys(note for report in result.reports for note in report.notes))
     checks = [check for report in result.reports for check in report.checks if not check.findings]

@@ -194,11 +194,11 @@ def use_connected_cluster(config: Config) -> Config:
     If the cluster has several nodes, `address` is set too, which makes workers check that they see the same files.
     """
     ray = sys.modules.get("ray")
-    is_open = isinstance(config, ExecutorConfig) and not {"executor", "address"} & config.given
+    is_open = isinstance(config, ExecutorConfig) and not {"executor", "address"} & config.given_names
     if not is_open or ray is None or not ray.is_initialized():
         return config
     has_others = sum(node["Alive"] for node in ray.nodes()) > 1
-    return config.replaced(executor="ray", **({"address": "auto"} if has_others else {}))
+    return config.copy_with(executor="ray", **({"address": "auto"} if has_others else {}))
 
 
 def _path_for_workers(config: ExecutorConfig, path: str) -> str:
@@ -348,7 +348,7 @@ def verify(config: VerifyConfig, reporter: Reporter) -> VerifyResult:
 
     paths = {name: getattr(config, name) for name in ("cache", "same_as")}
     worker_paths = {name: _path_for_workers(config, path) for name, path in paths.items() if path is not None}
-    config = config.replaced(**worker_paths)
+    config = config.copy_with(**worker_paths)
     prefixes = (_path_for_workers(config, prefix) for prefix in config.prefix)
     return VerifyResult(reports=tuple(verify_dataset(prefix, config, reporter=reporter) for prefix in prefixes))
 

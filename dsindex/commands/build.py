@@ -88,8 +88,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
         if not job.already_complete:
             for note in (*notes, *source.first_notes(encodes=encodes)):
                 reporter.say(f"note: {note}")
-            estimate = examine_sample(source, selection)
-            estimate = estimate.scaled(config.share)
+            estimate = examine_sample(source, selection).scaled(config.share)
             check_room(config, estimate, itemsize=dtype.itemsize, num_keys=num_keys)
             settings = ShardSettings(
                 tokenizer=source.tokenizer,
@@ -117,7 +116,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
             indices = tuple(run_index(options, executor=job.executor, reporter=job.reporter) for options in all_options)
     contents = [manifest.content for manifest in job.manifests]
     return BuildResult(
-        datasets=tuple(map(MadeDataset.of, prefixes, contents)),
+        datasets=tuple(map(MadeDataset.from_content, prefixes, contents)),
         engine=source.engine.name if encodes else "token ids as given",
         indices=indices,
         **outcome_fields(source, job, num_keys=num_keys, num_datasets=len(begins)),
@@ -154,7 +153,7 @@ def _fit_datasets(
         raise UsageError(f"{amount}: too much for one dataset, and index caches need all datasets at once", hint=hint)
     size = 1 << int(source.total_bytes / share).bit_length() - 1
     note = f"{amount}: too much for one dataset, so several are made, as with --max-dataset-size {size}B"
-    return config.replaced(max_dataset_size=size), [note]
+    return config.copy_with(max_dataset_size=size), [note]
 
 
 def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:

@@ -115,9 +115,8 @@ def _require_representable(dataset: IndexedDataset, idx_path: str, *, flatten: b
     """
     if dataset.dtype not in TYPE_OF_SIZE.values():
         names = ", ".join(map(str, TYPE_OF_SIZE.values()))
-        raise FormatError(
-            f"{idx_path}: tokens of type {dataset.dtype} could not be restored from a .pbin, only {names}"
-        )
+        problem = f"tokens of type {dataset.dtype} could not be restored from a .pbin, only {names}"
+        raise FormatError(f"{idx_path}: {problem}")
     if dataset.sequence_modes is not None:
         raise FormatError(f"{idx_path}: a .pbin cannot store sequence modes")
     joined_documents = np.flatnonzero(np.diff(dataset.document_indices) > 1)

@@ -222,7 +222,7 @@ def _read_paths(config: IndexConfig) -> IndexConfig:
         return None if words is None else tuple(local_path(word, replacements) for word in words)
 
     if config.data_args_path is not None:
-        return config.replaced(data_path=localize(read_words(config.data_args_path)), data_args_path=None)
+        return config.copy_with(data_path=localize(read_words(config.data_args_path)), data_args_path=None)
     if config.per_split_data_args_path is not None:
         content = read_object(config.per_split_data_args_path)
         try:
@@ -231,7 +231,7 @@ def _read_paths(config: IndexConfig) -> IndexConfig:
             hint = "give the paths of train, valid and test, each as a list, a text or null"
             raise InputError(f"{config.per_split_data_args_path}: {error}", hint=hint) from error
         paths = {f"{split}_data_path": localize(_split_words(getattr(words, split))) for split in SPLIT_NAMES}
-        return config.replaced(**paths, per_split_data_args_path=None)
+        return config.copy_with(**paths, per_split_data_args_path=None)
     return config
 
 

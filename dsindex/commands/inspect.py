@@ -84,8 +84,7 @@ def run_inspect(options: InspectConfig) -> InspectResult:
         result = InspectResult(path=folder, kind="work folder")
     for name, kinds in _CHOICES.items():
         if getattr(options, name) is not None and result.kind not in kinds:
-            flag = f"--{name.replace('_', '-')}"
-            raise InputError(f"{result.path}: {flag} does not apply to: {result.kind}")
+            raise InputError(f"{result.path}: --{name.replace('_', '-')} does not apply to: {result.kind}")
     try:
         _LOOKS[result.kind](result, options)
     except IndexError as error:
@@ -100,29 +99,25 @@ def run_inspect(options: InspectConfig) -> InspectResult:
 def _look_at_tokens(result: InspectResult, options: InspectConfig) -> None:
     """Inspect a dataset of tokens; for instruction data, also the masks and the block layouts."""
     data = open_token_data(detect_dataset(options.path), options)
-    dataset, masks = data.dataset, data.masks
-    result.facts["files"] = data.sizes
+    dataset, masks, facts = data.dataset, data.masks, result.facts
+    facts["files"] = data.sizes
     result.findings += data.findings
     if isinstance(dataset, PbinDocuments):
         version, token_bytes = dataset.header.version.name, dataset.header.token_bytes
-        result.facts |= {"version": version, "token type": f"{token_bytes} bytes, unsigned", "documents": len(dataset)}
+        facts |= {"version": version, "token type": f"{token_bytes} bytes, unsigned", "documents": len(dataset)}
     elif dataset is not None:
-        result.facts |= {
-            "token type": str(dataset.dtype),
-            "documents": dataset.num_documents,
-            "sequences": len(dataset),
-        }
+        facts |= {"token type": str(dataset.dtype), "documents": dataset.num_documents, "sequences": len(dataset)}
         if options.document is None and len(dataset) != dataset.num_documents:
             result.lengths["sequences"] = summarize_lengths(_chunks(dataset.sequence_lengths))
     if dataset is not None:
-        result.facts["tokens"] = dataset.num_tokens
+        facts["tokens"] = dataset.num_tokens
     if result.kind == "instruction data":
-        result.facts["block layouts"] = list(map(os.path.basename, pack_layouts(result.path)))
+        facts["block layouts"] = list(map(os.path.basename, pack_layouts(result.path)))
     if masks is not None:
-        result.facts["trainable tokens"] = f"{sum(map(np.count_nonzero, _chunks(masks))):,} of {len(masks):,}"
+        facts["trainable tokens"] = f"{sum(map(np.count_nonzero, _chunks(masks))):,} of {len(masks):,}"
     if data.documents is not None:
         _look_at_documents(result, data.documents, data, options)
-    result.facts |= data.origin.facts()
+    facts |= data.origin.facts()
     result.notes += data.origin.notes
 
 
@@ -209,8 +204,8 @@ def _look_at_lines(result: InspectResult, options: InspectConfig) -> None:
     for number in _choose_items(len(lines)) if options.document is None else [options.document]:
         text = lines.decode(number)
         suffix = "" if limit is None or len(text) <= limit else f" … {len(text) - limit:,} more characters"
-        title = f"line {number:,} of the index"
-        result.excerpts.append(Excerpt(title=title, num_tokens=0, text=f"{text[:limit]}{suffix}"))
+        text = f"{text[:limit]}{suffix}"
+        result.excerpts.append(Excerpt(title=f"line {number:,} of the index", num_tokens=0, text=text))
 
 
 # Index caches: their settings, and the tokens of a sample.

@@ -123,14 +123,8 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     prefixes = {split: absolute(_prefix_of(config, split)) for split in split_names(config.split)}
     eos_id = _find_eos(recipe, instruction)
     exports: list[MadeExport] = []
-    with open_job(
-        config,
-        plan,
-        outputs,
-        reporter=reporter,
-        text_bytes=source.text_bytes,
-        holds_gil=source.text_bytes > THREADS_UP_TO_BYTES,
-    ) as job:
+    is_large = source.text_bytes > THREADS_UP_TO_BYTES
+    with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=is_large) as job:
         if not job.already_complete:
             for note in source.first_notes(encodes=True):
                 reporter.say(f"note: {note}")
@@ -170,17 +164,14 @@ def show_records(config: InstructFlags, instruction: InstructionConfig) -> Inspe
             for _, line, outcome, _ in encode_block(block, encoder, settings):
                 where = f"{task.parts[part].path}, line {line + 1:,}"
                 if isinstance(outcome, RecordProblem):
-                    excerpt = Excerpt(
-                        title=f"{where}: bad record", num_tokens=0, text=f"{outcome.reason} ({outcome.kind})"
-                    )
+                    title, num_tokens, text = f"{where}: bad record", 0, f"{outcome.reason} ({outcome.kind})"
                 else:
                     num_tokens, num_trained = len(outcome.tokens), int(outcome.mask.sum())
                     mask_counts = f"{num_trained:,} trained on, {num_tokens - num_trained:,} masked"
                     title = f"{where}: {count(num_tokens, 'token')}, {mask_counts}"
                     text = _mark_trained(cut_pieces(source.tokenizer, outcome.tokens.tolist()), outcome.mask)
-                    excerpt = Excerpt(title=title, num_tokens=num_tokens, text=text)
                     result.notes += [f"{where}: {note}: {explain_note(note)}" for note in outcome.notes]
-                result.excerpts.append(excerpt)
+                result.excerpts.append(Excerpt(title=title, num_tokens=num_tokens, text=text))
                 if len(result.excerpts) == config.show:
                     return result
     return result
@@ -255,13 +246,11 @@ def _make_result(
     contents = [manifest.content for manifest in job.manifests]
     for number, split in enumerate(split_names(config.split)):
         prefix, pair = _prefix_of(config, split), contents[2 * number : 2 * number + 2]
-        datasets += [
-            MadeDataset.of(f"{prefix}_{key}", content) for key, content in zip(keys_of(None), pair, strict=True)
-        ]
+        datasets += map(MadeDataset.from_content, (f"{prefix}_{key}" for key in keys_of(None)), pair)
         packing = packings[number] if packings else None
         if packing is not None:
             name = packing.prefix.removeprefix(absolute(prefix))
-            datasets.append(MadeDataset.of(f"{prefix}{name}", packing.content))
+            datasets.append(MadeDataset.from_content(f"{prefix}{name}", packing.content))
         splits.append(
             BuiltSplit(
                 prefix=prefix,

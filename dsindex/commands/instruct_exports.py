@@ -198,8 +198,8 @@ def _write_files(
     if kind == "bridge":
         replace_file(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, metadata))))
     calls = [
-        Call(name=os.path.basename(each.path), place=each.path, function=write_file, arguments=(each,))
-        for each in tasks
+        Call(name=os.path.basename(task.path), place=task.path, function=write_file, arguments=(task,))
+        for task in tasks
     ]
     reporter.stage("export", total=len(calls), unit="files")
     all_counts = run_in_order(executor, calls)

@@ -133,16 +133,8 @@ def _pack(
     with writing_artifacts([path], [artifact]):
         manifest = read_manifest(path)
         # Other inputs may have become the same tokens; the manifest of the packs names the inputs, too.
-        is_current = manifest is not None and (manifest.content.inputs, manifest.content.options) == (
-            content.inputs,
-            options,
-        )
-        if (
-            manifest is not None
-            and is_current
-            and manifest.run.plan == plan
-            and files_have_recorded_sizes(path, manifest)
-        ):
+        recorded = manifest and (manifest.run.plan, manifest.content.inputs, manifest.content.options)
+        if manifest and recorded == (plan, content.inputs, options) and files_have_recorded_sizes(path, manifest):
             return MadePacking(prefix=path, content=manifest.content, already_complete=True)
         _refuse_foreign_packs(path)
         layout, packing = _lay_out(config, length, f"{prefix}_text_document")

@@ -63,8 +63,8 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
             needed_bytes = sum(segment.bin.size_bytes + segment.header.size_bytes for segment in segments)
             require_room({folder_of(prefix): needed_bytes}, what="the output")
             checks = (
-                Call(name=f"check[{number:05}]", place=dataset.idx.path, function=check_segment, arguments=(dataset,))
-                for number, dataset in enumerate(segments)
+                Call(name=f"check[{number:05}]", place=segment.idx.path, function=check_segment, arguments=(segment,))
+                for number, segment in enumerate(segments)
             )
             for segment, _ in zip(segments, run_in_order(job.executor, checks), strict=True):
                 output.append(segment)
@@ -91,7 +91,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
             tokenizer_path = manifest.run.tokenizer_path if manifest else None
             job.publish([content], {}, num_shards=len(segments), tokenizer_path=tokenizer_path)
     return MergeResult(
-        datasets=(MadeDataset.of(config.output_prefix, job.manifests[0].content),),
+        datasets=(MadeDataset.from_content(config.output_prefix, job.manifests[0].content),),
         already_complete=job.already_complete,
         notes=notes,
     )

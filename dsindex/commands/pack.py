@@ -62,13 +62,12 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     if config.shuffle_documents is not None:
         settings["shuffle-documents"] = config.shuffle_documents
     plan = make_plan(settings, source.files)
+    head_path = joined(work_folder_path(config), f"{SHARDS_FOLDER}/head")
     output = Output(
         prefix=absolute(config.output_prefix),
         plan_id=plan.plan_id,
         dtype=TYPE_OF_SIZE[token_bytes],
-        head=SourceFile(
-            path=joined(work_folder_path(config), f"{SHARDS_FOLDER}/head"), size_bytes=version.header_bytes
-        ),
+        head=SourceFile(path=head_path, size_bytes=version.header_bytes),
         seed=config.shuffle_documents,
     )
     uses_jq = selection.needs_jq
@@ -97,7 +96,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
             )
             shards.publish([{"token_dtype": np.dtype(f"u{token_bytes}").name, "options": options}])
     return PackResult(
-        datasets=(MadeDataset.of(config.output, job.manifests[0].content),),
+        datasets=(MadeDataset.from_content(config.output, job.manifests[0].content),),
         engine=source.engine.name,
         **outcome_fields(source, job),
     )

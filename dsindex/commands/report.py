@@ -134,14 +134,8 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     hidden_sections = [section for number, section in enumerate(sections) if number not in shown_numbers]
     hidden_note = f"{count(len(hidden_sections), 'smaller dataset')} not described below: report them separately"
     title_end = f" and {count(len(sections) - 1, 'other dataset')}" if len(sections) > 1 else ""
-    ends = [
-        (drawn.prefix, *drawn.part)
-        for split in splits
-        if split.split == "valid"
-        for drawn in split.datasets
-        if drawn.part
-    ]
-    validation_note = describe_validation(ends)
+    drawn = [dataset for split in splits if split.split == "valid" for dataset in split.datasets]
+    validation_note = describe_validation((dataset.prefix, *dataset.part) for dataset in drawn if dataset.part)
     page = _render(
         title=f"{sections[0].name}{title_end}",
         findings=[*findings, *(finding for section in hidden_sections for finding in section.findings)],

@@ -343,9 +343,8 @@ def _read_split(path: str, description: Mapping[str, Any], lengths: Any) -> Draw
     try:
         cut_counts = _count_cut_documents(lengths, documents, sequence_length=length, num_samples=len(samples))
     except IndexError as error:
-        raise FormatError(
-            f"{path}: refers to sequences that the dataset does not have", hint="rebuild the cache"
-        ) from error
+        problem = "refers to sequences that the dataset does not have"
+        raise FormatError(f"{path}: {problem}", hint="rebuild the cache") from error
     part_tokens = int(lengths[begin:end].sum(dtype=np.int64))
     return DrawnDataset(
         prefix=prefix, num_samples=len(samples), part=(begin, end), part_tokens=part_tokens, short_documents=cut_counts

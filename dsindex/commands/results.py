@@ -32,7 +32,7 @@ class MadeDataset:
     """Its files by suffix; empty for a conversion, which writes no manifest."""
 
     @classmethod
-    def of(cls, prefix: str, content: Content) -> Self:
+    def from_content(cls, prefix: str, content: Content) -> Self:
         """Return a dataset as described by its manifest."""
         return cls(
             prefix=prefix,

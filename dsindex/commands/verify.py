@@ -428,13 +428,12 @@ def open_source(detected: DetectedDataset, manifest: Manifest | None, config: Ve
     # gigatoken would make documents of texts that were quarantined because the reference failed on them.
     is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library
     engine = "reference" if has_quarantined and is_by_reference and config.engine == "auto" else config.engine
+    adds_special_tokens = not options.tokenizer_hf_no_include_special_tokens
     return SourceShards(
         detected=detected,
         settings=ShardSettings(
             tokenizer=tokenizer,
-            engine=choose_engine(
-                tokenizer, engine, add_special_tokens=not options.tokenizer_hf_no_include_special_tokens
-            ),
+            engine=choose_engine(tokenizer, engine, add_special_tokens=adds_special_tokens),
             keys=selection.outputs,
             selection=selection,
             dtype="<i4" if content.token_dtype == "uint32" else np.dtype(content.token_dtype).newbyteorder("<").str,
@@ -535,8 +534,7 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
     for number, recorded in enumerate(manifest.content.inputs):
         path = input_path(manifest, number, given=(prefix, *contact))
         form: Any = recorded.format or "jsonl"
-        place = FoundPath(path=path, absolute_path=absolute(path))
-        [whole_file] = look_at_inputs([place], wanted=form)
+        [whole_file] = look_at_inputs([FoundPath(path=path, absolute_path=absolute(path))], wanted=form)
         file = cut_input(whole_file, shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
             problem = f"it is not the input of {recorded.size_bytes} bytes that the dataset was made from"

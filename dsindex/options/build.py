@@ -176,12 +176,13 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
 
     def index_config(self, prefix: str) -> IndexConfig | None:
         """Return the options of a dataset's index caches; None if none are requested."""
-        values: dict[str, Any] = {name: getattr(self, name) for name in options_of(IndexBasics).keys() & self.given}
+        names = options_of(IndexBasics).keys() & self.given_names
+        values: dict[str, Any] = {name: getattr(self, name) for name in names}
         if not values:
             return None
-        is_job = "tokenizer_type" in self.given and bool({"train_iters", "train_samples"} & values.keys())
+        is_job = "tokenizer_type" in self.given_names and bool({"train_iters", "train_samples"} & values.keys())
         if is_job or "megatron_release" in values:
-            values |= {name: getattr(self, name) for name in TOKENIZER_NAMES if name in self.given}
+            values |= {name: getattr(self, name) for name in TOKENIZER_NAMES if name in self.given_names}
         values |= {name: getattr(self, name) for name in options_of(ExecutorConfig)}
         return IndexConfig(data_path=(prefix,), **values)
 

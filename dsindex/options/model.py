@@ -188,7 +188,7 @@ class Options:
     """Base class of all models."""
 
     group: ClassVar[str] = ""
-    given: frozenset[str] = frozenset()
+    given_names: frozenset[str] = frozenset()
     """Names of the options that were set, even to their defaults."""
 
     def __init__(self, *arguments: Any, **values: Any) -> None:  # noqa: ANN401 - type checkers see the fields
@@ -216,7 +216,7 @@ class Options:
                 hints += [line.removeprefix("hint: ") for line in hint_lines]
         if problems:
             raise UsageError("; ".join(problems), hint="; ".join(hints) or None)
-        fields["given"] = frozenset(values)
+        fields["given_names"] = frozenset(values)
         try:
             self._check_combinations(options)
             for kind in reversed(type(self).__mro__):
@@ -250,7 +250,7 @@ class Options:
                     flags = f"{flag_of(name, options[name])} and {flag_of(excluded, options[excluded])}"
                     raise ValueError(f"{flags} cannot be combined")
 
-    def replaced(self, **changes: Any) -> Self:  # noqa: ANN401 - values of fields
+    def copy_with(self, **changes: Any) -> Self:  # noqa: ANN401 - values of fields
         """Return a copy with some values replaced, without checks."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__, **changes)
