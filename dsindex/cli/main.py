@@ -151,8 +151,8 @@ def program() -> None:
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         import argcomplete
 
-        words = os.environ.get("COMP_LINE", "").split()[1:]
-        argcomplete.autocomplete(make_parser(next((word for word in words if word in COMMANDS), None)))
+        line_words = os.environ.get("COMP_LINE", "").split()[1:]
+        argcomplete.autocomplete(make_parser(next((word for word in line_words if word in COMMANDS), None)))
     prepare_standard_streams()
     try:
         code = main()

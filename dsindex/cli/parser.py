@@ -183,12 +183,12 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options], is_brie
         title = last_title if name in last else field.group or ""
         if title not in groups:
             groups[title] = parser.add_argument_group(title, None if is_brief else GROUPS.get(title))
-        required = " (required)" if field.default is ... and not field.positional else ""
+        suffix = " (required)" if field.default is ... and not field.positional else ""
         is_hidden = is_brief and (name not in COMMON or name in last)
         groups[title].add_argument(
             *((name,) if field.positional else filter(None, (field.short, flag_of(name, field)))),
             default=None,
-            help=argparse.SUPPRESS if is_hidden else (field.help + required).replace("%", "%%"),
+            help=argparse.SUPPRESS if is_hidden else (field.help + suffix).replace("%", "%%"),
             **_argument_settings(name, field),
         )
 
@@ -199,8 +199,8 @@ def _is_essential(option: Option) -> bool:
 
 def _value_words(option: Option) -> str:
     name = option.metavar or ""
-    more = f" [{name} ...]" if _is_list(option) else ""
-    return more if option.positional else f" {name}{more}"
+    repetition = f" [{name} ...]" if _is_list(option) else ""
+    return repetition if option.positional else f" {name}{repetition}"
 
 
 def _is_list(option: Option) -> bool:

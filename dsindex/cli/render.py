@@ -55,13 +55,13 @@ def show(result: object, file: TextIO | None = None) -> None:
     file = sys.stdout if file is None else file
     is_terminal = file.isatty()
     console = Console(file=file, width=None if is_terminal else UNBROKEN, force_terminal=is_terminal, **UNCHANGED)
-    with console.capture() as laid_out:
+    with console.capture() as capture:
         for line in describe(result):
             if isinstance(line, Table):
                 console.print(line)
             else:
                 console.print(*_wrap(show_name(line), console.width), sep="\n", soft_wrap=True)
-    file.writelines(f"{line.rstrip()}\n" for line in laid_out.get().splitlines())
+    file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
     file.flush()
 
 
@@ -102,11 +102,11 @@ def _make_table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *
 # Commands that write datasets and caches.
 
 
-def _show_text_job(result: results.TextResult, *, only: str = "", engine: str = "") -> Iterator[str]:
+def _show_text_job(result: results.TextResult, *, scope: str = "", engine: str = "") -> Iterator[str]:
     """Yield how much input was read, how fast, and how many records were kept."""
     run, counts = result.run, result.counts
     if result.already_complete:
-        yield f"already complete{only}"
+        yield f"already complete{scope}"
     else:
         is_part = 0 < result.made_bytes < result.input_bytes
         made_text = f" ({format_size(result.made_bytes)} in this run)" if is_part else ""
@@ -123,8 +123,8 @@ def _show_text_job(result: results.TextResult, *, only: str = "", engine: str = 
         yield f"  {bad.number:,} × {bad.reason} ({bad.file}, line {bad.line:,})"
     if result.quarantines:
         num_others, path = len(result.bad_records) - SHOWN_REASONS, result.quarantines[0]
-        more = f" and {len(result.quarantines) - 1:,} more" if len(result.quarantines) > 1 else ""
-        yield f"  {f'and {num_others:,} other reasons, ' if num_others > 0 else ''}all in {path}{more}"
+        suffix = f" and {len(result.quarantines) - 1:,} more" if len(result.quarantines) > 1 else ""
+        yield f"  {f'and {num_others:,} other reasons, ' if num_others > 0 else ''}all in {path}{suffix}"
     if (share := counts.quarantined / max(1, counts.records)) > MANY_BAD:
         yield f"warning: {show_percent(share)} of the records are quarantined"
     if result.already_complete:  # otherwise they were shown when the work began
@@ -178,15 +178,15 @@ def _show_pack(result: pack.PackResult | build.BuildResult) -> Iterator[Line]:
 
 
 def _show_instruct(result: instruct.InstructResult) -> Iterator[Line]:
-    exported = not all(export.already_complete for export in result.exports)
-    outputs = [*(["packs"] if result.packed else []), *(["exports"] if exported else [])]
-    only = f": only {' and '.join(outputs)} were made" if outputs else ""
-    yield from _show_text_job(result, only=only)
+    has_new_exports = not all(export.already_complete for export in result.exports)
+    outputs = [*(["packs"] if result.packed else []), *(["exports"] if has_new_exports else [])]
+    scope = f": only {' and '.join(outputs)} were made" if outputs else ""
+    yield from _show_text_job(result, scope=scope)
     yield from chain.from_iterable(map(_show_split, result.splits))
     yield from chain.from_iterable(map(_show_dataset, result.datasets))
     for export in result.exports:
-        was_there = ", already complete" if export.already_complete else ""
-        yield f"{export.path}/: export {export.kind}{was_there}"
+        state = ", already complete" if export.already_complete else ""
+        yield f"{export.path}/: export {export.kind}{state}"
         for name, sums in export.splits.items():
             yield f"  {name}: {count(sums['rows'], 'row')}, {sums['tokens']:,} tokens, {sums['targets']:,} targets"
 
@@ -289,8 +289,8 @@ def _first_to_run_out(result: mix.MixResult) -> Iterator[str]:
     if dataset.tokens_drawn <= dataset.tokens + result.sequence_length:
         yield f"nothing runs out before the end; {dataset.prefix} would be the first, after {after:,} tokens"
         return
-    at = f", at iteration {after * result.num_iterations // result.tokens:,}" if result.num_iterations else ""
-    yield f"first to run out: {dataset.prefix}, after {after:,} of {result.tokens:,} tokens{at}"
+    iteration = f", at iteration {after * result.num_iterations // result.tokens:,}" if result.num_iterations else ""
+    yield f"first to run out: {dataset.prefix}, after {after:,} of {result.tokens:,} tokens{iteration}"
     if dataset.epochs_shuffled_together > 1:
         together = f"{dataset.epochs_shuffled_together:,} epochs are shuffled together"
         yield f"  its {together}, so some tokens repeat before the first epoch ends"
@@ -365,11 +365,11 @@ def _show_lengths(unit: str, summary: LengthSummary) -> Iterator[str]:
 
 def _show_tokens(excerpt: findings.Excerpt) -> Iterator[str]:
     """Yield lines of tokens; brackets mark tokens that are trained on. A token with a newline ends its line."""
-    line, width, place = "", 0, 0
+    line, width, position = "", 0, 0
     columns = min(shutil.get_terminal_size((TOKEN_COLUMNS, 0)).columns, TOKEN_COLUMNS) - 4
     for piece in excerpt.pieces:
-        is_trained = excerpt.mask is not None and any(excerpt.mask[place : place + len(piece.ids)])
-        place += len(piece.ids)
+        is_trained = excerpt.mask is not None and any(excerpt.mask[position : position + len(piece.ids)])
+        position += len(piece.ids)
         text = "+".join(map(str, piece.ids)) if piece.text is None else piece.text
         cell = f"[{show_name(text)}]" if is_trained else show_name(text)
         if line and width + len(cell) + 1 > columns:
@@ -380,12 +380,12 @@ def _show_tokens(excerpt: findings.Excerpt) -> Iterator[str]:
         if piece.text is not None and "\n" in piece.text:
             yield line
             line, width = "", 0
-    more = f" … {count(excerpt.num_tokens - place, 'more token')}" if excerpt.num_tokens > place else ""
-    if width + len(more) > columns:
+    suffix = f" … {count(excerpt.num_tokens - position, 'more token')}" if excerpt.num_tokens > position else ""
+    if width + len(suffix) > columns:
         yield line
         line = ""
-    if line or more:
-        yield line + more
+    if line or suffix:
+        yield line + suffix
 
 
 def _show_trace(result: findings.TracedSamples) -> Iterator[Line]:
@@ -410,11 +410,11 @@ def _show_trace(result: findings.TracedSamples) -> Iterator[Line]:
 def _show_part(part: TracedPart) -> Iterator[str]:
     tokens = f"tokens {part.offset}:{part.offset + part.num_tokens}"
     yield f"  {part.prefix}, document {part.document:,}, {tokens}{_origin_text(part.origin)}"
-    more = "…" if part.num_tokens > len(part.tokens) else ""
+    suffix = "…" if part.num_tokens > len(part.tokens) else ""
     if part.text is not None:
-        yield f"    {json.dumps(part.text, ensure_ascii=False)}{more}"
+        yield f"    {json.dumps(part.text, ensure_ascii=False)}{suffix}"
     elif part.tokens:
-        yield f"    tokens {' '.join(map(str, part.tokens))}{more}"
+        yield f"    tokens {' '.join(map(str, part.tokens))}{suffix}"
 
 
 def _origin_text(origin: DocumentOrigin | None) -> str:

@@ -108,8 +108,8 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
                 if not any(
                     segment.header.num_documents for output in outputs[group::num_groups] for segment in output.segments
                 ):
-                    msg = f"{outputs[group].prefix}: --hold-out {config.hold_out} leaves no records for it"
-                    raise InputError(msg, hint="take another share")
+                    problem = f"{outputs[group].prefix}: --hold-out {config.hold_out} leaves no records for it"
+                    raise InputError(problem, hint="take another share")
             manifest_fields = [{"options": _describe_options(config, source, number)} for number in range(num_groups)]
             shards.publish(manifest_fields * len(begins), encodes=encodes)
         if all_options:
@@ -151,9 +151,9 @@ def _fit_datasets(
     if config.index_config(config.output_prefix) is not None:
         hint = "leave out the options of index caches, and run `dsindex index` afterwards"
         raise UsageError(f"{amount}: too much for one dataset, and index caches need all datasets at once", hint=hint)
-    size = 1 << int(source.total_bytes / share).bit_length() - 1
-    note = f"{amount}: too much for one dataset, so several are made, as with --max-dataset-size {size}B"
-    return config.copy_with(max_dataset_size=size), [note]
+    dataset_bytes = 1 << int(source.total_bytes / share).bit_length() - 1
+    note = f"{amount}: too much for one dataset, so several are made, as with --max-dataset-size {dataset_bytes}B"
+    return config.copy_with(max_dataset_size=dataset_bytes), [note]
 
 
 def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:

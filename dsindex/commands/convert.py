@@ -247,9 +247,9 @@ def join_pbin_files(
             sizes = f"tokens of {header.token_bytes} bytes, and {paths[0]} of {headers[0].token_bytes}"
             raise FormatError(f"{path} has {sizes}: files of different vocabularies cannot be merged")
     data_bytes = sum(header.data_bytes for header in headers)
-    merged = PbinHeader(version=version, token_bytes=headers[0].token_bytes, data_bytes=data_bytes)
-    _write_pbin(output, merged, list(map(_pbin_documents, paths, headers)), seed)
-    return merged
+    joined_header = PbinHeader(version=version, token_bytes=headers[0].token_bytes, data_bytes=data_bytes)
+    _write_pbin(output, joined_header, list(map(_pbin_documents, paths, headers)), seed)
+    return joined_header
 
 
 def _pbin_documents(path: str, header: PbinHeader) -> Documents:

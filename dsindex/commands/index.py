@@ -152,13 +152,13 @@ def run_index(config: IndexConfig, *, executor: Executor, reporter: Reporter | N
         LimitError: If Megatron would loop forever, stop or overflow, or the caches do not fit in memory.
         DsindexError: If the job cannot be done as asked.
     """
-    began = time.monotonic()
+    start = time.monotonic()
     config = _read_paths(config)
     settings, blends = _cache_settings(config), _blends(config)
     if config.explain and not any(blends):
         description = read_description(config.like or "")
         finding = explain_cache(description, cache_files(settings.folder or ".", description))
-        return IndexResult(results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
+        return IndexResult(results=(), notes=(), findings=(finding,), seconds=time.monotonic() - start)
 
     counts = _count_parts(config, blends, settings, executor)
     _check_blends(config, settings, blends)
@@ -166,20 +166,20 @@ def run_index(config: IndexConfig, *, executor: Executor, reporter: Reporter | N
     parts = [counts[prefix][0] for prefix in dict.fromkeys(train)]
     sizes = _requested_sizes(config, settings, sum(part.tokens for part in parts if part is not None))
     spell = partial(job_path, replacements=parse_replacements(config.dataset_path_as or ()))
-    datasets, blended = find_needed_caches(blends, sizes, settings=settings, counts=counts, job_path=spell)
+    gpt_caches, blend_caches = find_needed_caches(blends, sizes, settings=settings, counts=counts, job_path=spell)
     notes: list[str] = []
     if config.is_over_time:
-        datasets, blended, notes = plan_over_time(
-            datasets,
-            blended,
+        gpt_caches, blend_caches, notes = plan_over_time(
+            gpt_caches,
+            blend_caches,
             continue_from=config.continue_from and absolute(config.continue_from),
             consumed=config.consumed_samples or 0,
             schedule=config.blend_schedule,
             max_epochs=config.max_epochs,
         )
-    notes += _notes(config, settings, datasets, counts, spell)
-    caches: list[Cache] = [*datasets, *(blended if settings.folder is not None else ())]
-    if blended and settings.folder is None:
+    notes += _notes(config, settings, gpt_caches, counts, spell)
+    caches: list[Cache] = [*gpt_caches, *(blend_caches if settings.folder is not None else ())]
+    if blend_caches and settings.folder is None:
         notes.append("blends are not written: Megatron caches blends only with --data-cache-path")
 
     results: list[BuiltCache] = []
@@ -195,7 +195,7 @@ def run_index(config: IndexConfig, *, executor: Executor, reporter: Reporter | N
         if path is not None:
             write_sequence_counts(path, prefixes)
             notes.append(f"{path} has the counts of the datasets: start the job with --per-dataset-sequences-path")
-    return IndexResult(results=tuple(results), notes=tuple(notes), findings=findings, seconds=time.monotonic() - began)
+    return IndexResult(results=tuple(results), notes=tuple(notes), findings=findings, seconds=time.monotonic() - start)
 
 
 def check_index_options(config: IndexConfig) -> None:
@@ -468,10 +468,10 @@ def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRec
     Raises:
         OutputError: If a file exists that differs and that dsindex did not write, or a file cannot be written.
     """
-    unwritten = find_unwritten(files, contents, record)
+    unwritten_files = find_unwritten(files, contents, record)
     stored_by_path: dict[str, StoredFile | None] = {}
-    artifact = replace(_artifact(files), finals=tuple(absolute(path) for path, _ in unwritten))
-    for final, (_, content) in zip(artifact.finals, unwritten, strict=True):
+    artifact = replace(_artifact(files), finals=tuple(absolute(path) for path, _ in unwritten_files))
+    for final, (_, content) in zip(artifact.finals, unwritten_files, strict=True):
         with open_output(artifact.partial(final)) as file:
             write_content(file, content)
         stored_by_path[final] = file.as_stored(final)
@@ -541,7 +541,7 @@ def _explain_sequence_counts(path: str, content: bytes) -> Finding:
 def _notes(
     config: IndexConfig,
     settings: CacheSettings,
-    datasets: Sequence[GPTCache],
+    gpt_caches: Sequence[GPTCache],
     counts: Counts,
     spell: Callable[[str], str],
 ) -> Iterator[str]:
@@ -553,13 +553,13 @@ def _notes(
     elif settings.tokenizer is None and not config.plain_names:
         yield f"these caches are named after their datasets, for a reader of your own; {NO_IDENTIFIERS}"
     yield from describe_sums(dict(zip(SPLIT_NAMES, _blends(config), strict=True)))
-    for cache in datasets:
+    for cache in gpt_caches:
         if not cache.num_samples:
             remedy = "shorten --seq-length, or give it a larger share in --split"
             yield f"{cache.name}: there is no sample, at which Megatron stops; {remedy}"
     valid = {path: parts[1] for path, parts in counts.items()} if settings.matrix is not None else dict.fromkeys(counts)
     yield from describe_data({name: None if part is None else (part.begin, part.end) for name, part in valid.items()})
-    settings_by_split = {cache.split: cache.settings for cache in datasets if any(cache.settings.order)}
+    settings_by_split = {cache.split: cache.settings for cache in gpt_caches if any(cache.settings.order)}
     if settings_by_split and not config.explain:
         order = next(iter(settings_by_split.values())).show_order()
         yield f"{', '.join(settings_by_split)}: {order}; {MISSED_ORDER}"

@@ -232,8 +232,8 @@ def _look_at_cache(result: InspectResult, options: InspectConfig) -> None:
 
 def _look_at_sample(result: InspectResult, dataset: SampleDataset[Any], options: InspectConfig) -> None:
     """Show the parts of a sample, each from one sequence."""
-    located = dataset.locate(options.sample or 0)
-    [trace], data = trace_samples([located], contact=options.contact), located.data
+    sample = dataset.locate(options.sample or 0)
+    [trace], data = trace_samples([sample], contact=options.contact), sample.data
     origin = find_origin(data.prefix, options)
     origin.check_inputs([part.origin for part in trace.parts])
     remaining_tokens = SAMPLE_TOKENS if options.tokens is None else options.tokens
@@ -259,10 +259,10 @@ def _describe(path: str, description: dict[str, Any]) -> list[str]:
         names = ("sequence_length", "num_samples", "random_seed", "split")
         settings = ", ".join(f"{name} = {description[name]}" for name in names if description.get(name) is not None)
         return [f"{description['index_split']}: {description['dataset_path']}", f"  {settings}"]
-    drawn, weights = read_blend(path, description)
-    rows, total = zip(description["datasets"], weights, drawn, strict=True), sum(drawn)
+    num_drawn, weights = read_blend(path, description)
+    rows, total = zip(description["datasets"], weights, num_drawn, strict=True), sum(num_drawn)
     lines = [f"  {part.get('dataset_path')}: weight {weight}, {_share(num, total)}" for part, weight, num in rows]
-    return [f"{description['split']}: a blend of {len(drawn)}, {count(total, 'sample')}", *lines]
+    return [f"{description['split']}: a blend of {len(num_drawn)}, {count(total, 'sample')}", *lines]
 
 
 def _share(samples: int, total: int) -> str:
@@ -276,8 +276,8 @@ def _describe_phases(blend: BlendedDataset) -> list[str]:
     names = [os.path.basename(dataset.dataset.prefix) for dataset in blend.datasets]
     lines = []
     for phase, end in zip(phases, [*(next_phase.begin for next_phase in phases[1:]), len(index)], strict=False):
-        drawn = np.bincount(index[phase.begin : end], minlength=len(names)).tolist()
-        parts = [f"{name} {_share(num, end - phase.begin)}" for name, num in zip(names, drawn, strict=True) if num]
+        num_drawn = np.bincount(index[phase.begin : end], minlength=len(names)).tolist()
+        parts = [f"{name} {_share(num, end - phase.begin)}" for name, num in zip(names, num_drawn, strict=True) if num]
         lines.append(f"{phase.begin:,} to {end:,}, {phase.what}: {', '.join(parts)}")
     return lines
 

@@ -141,10 +141,10 @@ def encode_block(
         yield int(block.offsets[number]), int(block.lines[number]), outcome, line_bytes
 
 
-def _split_of(encoded: EncodedConversation, settings: InstructionSettings) -> str | None:
+def _split_of(conversation: EncodedConversation, settings: InstructionSettings) -> str | None:
     if settings.fractions is None:
         return None
-    return split_by_hash(encoded.fingerprint, fractions=settings.fractions, seed=settings.split_seed)
+    return split_by_hash(conversation.fingerprint, fractions=settings.fractions, seed=settings.split_seed)
 
 
 class _Split(GroupWriter):
@@ -160,32 +160,32 @@ class _Split(GroupWriter):
         """Number of conversations from each part of the input."""
         self._conversations: list[tuple[EncodedConversation, int, int, int]] = []
 
-    def hold(self, encoded: EncodedConversation, part: int, offset: int, line: int) -> None:
+    def hold(self, conversation: EncodedConversation, part: int, offset: int, line: int) -> None:
         """Count a conversation and hold it until the next `write`."""
-        self._conversations.append((encoded, part, offset, line))
+        self._conversations.append((conversation, part, offset, line))
         self.num_by_part[part] += 1
         self.statistics.update(
             conversations=1,
-            sequences=len(encoded.lengths),
-            tokens=len(encoded.tokens),
-            trainable=int(np.count_nonzero(encoded.mask)),
-            cut=encoded.cut,
-            shortened=int(encoded.cut > 0 or len(encoded.lengths) > 1),
-            special_in_text=int(encoded.special_in_text),
+            sequences=len(conversation.lengths),
+            tokens=len(conversation.tokens),
+            trainable=int(np.count_nonzero(conversation.mask)),
+            cut=conversation.cut,
+            shortened=int(conversation.cut > 0 or len(conversation.lengths) > 1),
+            special_in_text=int(conversation.special_in_text),
         )
-        self.statistics.update(f"{NOTE}{note}" for note in encoded.notes)
+        self.statistics.update(f"{NOTE}{note}" for note in conversation.notes)
 
     def write(self) -> None:
         """Write the held conversations, and release them."""
         if not self._conversations:
             return
         conversations, *positions = zip(*self._conversations, strict=True)
-        lengths = np.concatenate([encoded.lengths for encoded in conversations])
-        per_document = np.array([len(encoded.lengths) for encoded in conversations], np.int64)
-        tokens = np.concatenate([encoded.tokens for encoded in conversations])
+        lengths = np.concatenate([conversation.lengths for conversation in conversations])
+        per_document = np.array([len(conversation.lengths) for conversation in conversations], np.int64)
+        tokens = np.concatenate([conversation.tokens for conversation in conversations])
         check_ids(tokens, self._vocabulary_size)
         self.add(0, cast_tokens(tokens, self._dtype), lengths, per_document)
-        self.add(1, np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
+        self.add(1, np.concatenate([conversation.mask for conversation in conversations]), lengths, per_document)
         parts, offsets, lines = np.array(positions, np.int64)
         self.add_places(offsets, lines, parts)
         self._conversations = []

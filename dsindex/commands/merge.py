@@ -52,8 +52,8 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     refuse_mixture(segments)
     notes = tuple(filter(None, [describe_tokenizers(prefixes)]))
     if config.shuffle_documents is not None:
-        shuffled = shuffle_indexed(prefixes, config.output_prefix, config.shuffle_documents)
-        return MergeResult(datasets=shuffled.datasets, already_complete=False, notes=notes)
+        result = shuffle_indexed(prefixes, config.output_prefix, config.shuffle_documents)
+        return MergeResult(datasets=result.datasets, already_complete=False, notes=notes)
     prefix, dtype = absolute(config.output_prefix), segments[0].header.dtype
     inputs = [input_status(f"{input_prefix}.{suffix}") for input_prefix in prefixes for suffix in ("bin", "idx")]
     plan = make_plan({"command": "merge"}, inputs)

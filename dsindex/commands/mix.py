@@ -221,13 +221,13 @@ def _draw(
         LimitError: If Megatron would stop or loop forever.
     """
     numeric_weights = None if weights is None or len(prefixes) == 1 else tuple(map(float, weights))
-    caches, blends = find_needed_caches(
+    caches, blend_caches = find_needed_caches(
         (Blend(prefixes=tuple(prefixes), weights=numeric_weights), None, None),
         [(num_samples, None, None)],
         settings=settings,
         counts=dict(zip(prefixes, counts, strict=True)),
     )
-    drawn_weights = tuple(blends[0].weights) if blends else (1.0,)
+    drawn_weights = tuple(blend_caches[0].weights) if blend_caches else (1.0,)
     shares = Blend(prefixes=tuple(prefixes), weights=drawn_weights).shares("--data-path")
     total_samples = num_samples or sum(cache.epochs.num_samples for cache in caches)
     if not total_samples:

@@ -134,8 +134,8 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     hidden_sections = [section for number, section in enumerate(sections) if number not in shown_numbers]
     hidden_note = f"{count(len(hidden_sections), 'smaller dataset')} not described below: report them separately"
     title_end = f" and {count(len(sections) - 1, 'other dataset')}" if len(sections) > 1 else ""
-    drawn = [dataset for split in splits if split.split == "valid" for dataset in split.datasets]
-    validation_note = describe_validation((dataset.prefix, *dataset.part) for dataset in drawn if dataset.part)
+    valid_datasets = [dataset for split in splits if split.split == "valid" for dataset in split.datasets]
+    validation_note = describe_validation((dataset.prefix, *dataset.part) for dataset in valid_datasets if dataset.part)
     page = _render(
         title=f"{sections[0].name}{title_end}",
         findings=[*findings, *(finding for section in hidden_sections for finding in section.findings)],
@@ -198,7 +198,7 @@ def _lengths_of(datasets: Sequence[TokenData], cache_path: str, by_documents: bo
 def _describe(dataset: TokenData, limits: set[int], *, is_shown: bool, advance: Callable[[int], None]) -> Section:
     """Measure a dataset, and describe it if it is shown; `limits` are lengths of samples."""
     documents, origin, content = dataset.documents, dataset.origin, dataset.origin.content
-    facts = [("file", f"{path}, {format_size(size)}") for path, size in dataset.sizes.items()]
+    facts = [("file", f"{path}, {format_size(vocabulary_size)}") for path, vocabulary_size in dataset.sizes.items()]
     for name, value in origin.facts().items():
         facts.append((name, ", ".join(value) if isinstance(value, list) else str(value)))
     findings = list(dataset.findings)
@@ -214,10 +214,10 @@ def _describe(dataset: TokenData, limits: set[int], *, is_shown: bool, advance: 
     except FormatError as error:
         return replace(section, findings=(*findings, error.sentence))
     tokenizer = content.tokenizer if content is not None and origin.tokenizer is None else origin.tokenizer
-    size = None if tokenizer is None else tokenizer.vocabulary_size
-    num_outside = stats.foreign_tokens + (0 if size is None else int(stats.counts[size:].sum()))
+    vocabulary_size = None if tokenizer is None else tokenizer.vocabulary_size
+    num_outside = stats.foreign_tokens + (0 if vocabulary_size is None else int(stats.counts[vocabulary_size:].sum()))
     if num_outside:
-        bound = "any vocabulary" if size is None else f"the tokenizer's vocabulary of {size:,}"
+        bound = "any vocabulary" if vocabulary_size is None else f"the tokenizer's vocabulary of {vocabulary_size:,}"
         findings.append(f"{dataset.files[0]}: {count(num_outside, 'token')} outside of {bound}")
     section = replace(section, findings=tuple(findings), documents=stats.documents, tokens=stats.tokens)
     section = replace(section, repetitions=stats.repetitions)
@@ -227,7 +227,7 @@ def _describe(dataset: TokenData, limits: set[int], *, is_shown: bool, advance: 
     return replace(
         section,
         facts=(*facts, ("token type", str(np.dtype(documents.tokens.dtype).name))),
-        tiles=tuple(_tiles(stats, content, size, has_masks=dataset.masks is not None)),
+        tiles=tuple(_tiles(stats, content, vocabulary_size, has_masks=dataset.masks is not None)),
         lengths=tuple(_bins(stats, limits)),
         settings="" if instruction is None else json.dumps(instruction, ensure_ascii=False, indent=2),
         tables=(
@@ -321,8 +321,8 @@ def _show_lengths(stats: Measurement) -> Table:
 
 def _show_tokens(stats: Measurement, tokenizer: Tokenizer | None) -> Table:
     counts, lasts, ends = stats.counts, stats.last_counts, stats.last_counts.sum()
-    frequent = [token for token in np.argsort(-counts, kind="stable")[: 10 * SHOWN_TOKENS].tolist() if counts[token]]
-    texts = {token: show_name(_text(tokenizer, [token]).replace(" ", "␣")) or "(no text)" for token in frequent}
+    tokens = [token for token in np.argsort(-counts, kind="stable")[: 10 * SHOWN_TOKENS].tolist() if counts[token]]
+    texts = {token: show_name(_text(tokenizer, [token]).replace(" ", "␣")) or "(no text)" for token in tokens}
     shown_texts = [(token, text) for token, text in texts.items() if "\ufffd" not in text][:SHOWN_TOKENS]
     return Table(
         caption="The most frequent tokens, without parts of characters; and the share of documents that end with each",

@@ -55,7 +55,7 @@ def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> t
         How often each id below `size` occurs, how many documents end with each, how many tokens have any other id,
         and a digest of each document.
     """
-    counts, lasts, num_foreign = np.zeros(size, np.int64), np.zeros(size, np.int64), 0
+    counts, last_counts, num_foreign = np.zeros(size, np.int64), np.zeros(size, np.int64), 0
     digests = np.empty(len(lengths), np.uint64)
     begin = 0
     for document in range(len(lengths)):
@@ -72,11 +72,11 @@ def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> t
             even, odd = odd, mixed ^ (mixed >> _SHIFTS[0])
         begin += lengths[document]
         if 0 <= token < size:
-            lasts[token] += 1
+            last_counts[token] += 1
         mixed = (even ^ (odd >> _SHIFTS[1])) * _PRIME + odd
         mixed = (mixed ^ (mixed >> _SHIFTS[0])) * _PRIME
         digests[document] = mixed ^ (mixed >> _SHIFTS[1])
-    return counts, lasts, num_foreign, digests
+    return counts, last_counts, num_foreign, digests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ def measure(
     def measure_block(block: Block) -> tuple[Any, ...]:
         lengths = block.lengths
         tokens = np.asarray(documents.tokens[block.begin : block.begin + int(lengths.sum())])
-        counts, lasts, num_foreign, digests = read_block(tokens, lengths, size)
+        counts, last_counts, num_foreign, digests = read_block(tokens, lengths, size)
         by_source = np.zeros((num_sources, 3), np.int64)
         by_source[:, 0] = np.bincount(block.sources, minlength=num_sources)
         by_source[:, 1] = np.bincount(block.sources, lengths, num_sources)
@@ -176,17 +176,17 @@ def measure(
             is_trained = np.asarray(masks[block.begin : block.begin + len(tokens)]) != 0
             num_trained = np.add.reduceat(is_trained, begins, dtype=np.int64)
             by_source[:, 2] = np.bincount(block.sources[nonempty], num_trained, num_sources)
-        sampled = np.flatnonzero((digests <= largest_digest) & (lengths > 0))
-        digest_rows = np.stack([digests[sampled].view(np.int64), block.first + sampled, lengths[sampled]])
-        return counts, lasts, num_foreign, by_source, digest_rows
+        numbers = np.flatnonzero((digests <= largest_digest) & (lengths > 0))
+        digest_rows = np.stack([digests[numbers].view(np.int64), block.first + numbers, lengths[numbers]])
+        return counts, last_counts, num_foreign, by_source, digest_rows
 
-    counts, lasts = np.zeros((2, size), np.int64)
+    counts, last_counts = np.zeros((2, size), np.int64)
     by_source, num_foreign, lengths = np.zeros((num_sources, 3), np.int64), 0, LengthCounter()
     digest_rows = [np.empty((3, 0), np.int64)]
     longest = shortest = np.empty((2, 0), np.int64)
     for block, block_counts in _map_ahead(measure_block, _blocks(documents, sources), threads=threads):
         counts += block_counts[0]
-        lasts += block_counts[1]
+        last_counts += block_counts[1]
         num_foreign += block_counts[2]
         by_source += block_counts[3]
         digest_rows.append(block_counts[4])
@@ -202,7 +202,7 @@ def measure(
         lengths=summary,
         counts=counts,
         foreign_tokens=num_foreign,
-        last_counts=lasts,
+        last_counts=last_counts,
         by_source=by_source,
         repetitions=repetitions * factor,
         repeated=repeated,

@@ -354,8 +354,8 @@ class LengthCounter:
         """Return the distribution of all lengths counted so far."""
         lengths = np.concatenate([np.arange(_LARGE), np.sort(np.concatenate(self._large))])
         counts = np.concatenate([self._small, np.ones(len(lengths) - _LARGE, np.int64)])
-        below = np.cumsum(counts)
-        count = int(below[-1])
+        sums = np.cumsum(counts)
+        count = int(sums[-1])
         ranks = {f"{share * 100:g}": max(-(-round(share * 10_000) * count // 10_000) - 1, 0) for share in SHARES}
         by_bin = np.bincount(np.searchsorted(EDGES, lengths[1:], side="right") - 1, weights=counts[1:])
         used_bins = np.flatnonzero(by_bin)
@@ -364,7 +364,7 @@ class LengthCounter:
             total=int((lengths * counts).sum()),
             empty=int(counts[0]),
             quantiles={
-                name: int(lengths[np.searchsorted(below, rank, side="right")]) for name, rank in ranks.items() if count
+                name: int(lengths[np.searchsorted(sums, rank, side="right")]) for name, rank in ranks.items() if count
             },
             bins=tuple(
                 LengthBin(begin=int(EDGES[at]), end=int(EDGES[at + 1]), documents=int(by_bin[at]))

@@ -68,13 +68,13 @@ def read_blend(path: str, description: Mapping[str, Any]) -> tuple[list[int], li
     if not isinstance(weights, list) or [type(weight) in {int, float} for weight in weights] != [True] * num_datasets:
         problem = f"its weights are not one number for each of {num_datasets} datasets: {weights!r}"
         raise FormatError(f"{path}: {problem}", hint="build the cache again")
-    drawn = np.zeros(num_datasets, np.int64)
+    num_drawn = np.zeros(num_datasets, np.int64)
     for chunk in _chunks(files_of(path).open("dataset_index")):
         if chunk.min() < 0 or chunk.max() >= num_datasets:
             problem = f"its dataset index names dataset {chunk.max()} of {num_datasets}"
             raise FormatError(f"{path}: {problem}", hint="build the cache again")
-        drawn += np.bincount(chunk, minlength=num_datasets)
-    return drawn.tolist(), weights
+        num_drawn += np.bincount(chunk, minlength=num_datasets)
+    return num_drawn.tolist(), weights
 
 
 def verify_cache(path: str, prefix: str) -> list[str]:
@@ -170,10 +170,10 @@ def _check_samples(
 
     Only the last row may be earlier, if a partial sample was kept.
     """
-    row = before = 0
+    row = tokens_before = 0
     for first in range(0, len(documents), CHUNK_ITEMS):
         sizes = lengths[documents[first : first + CHUNK_ITEMS]].astype(np.int64)
-        ends = before + np.cumsum(sizes)
+        ends = tokens_before + np.cumsum(sizes)
         while row < len(samples):
             rows = np.asarray(samples[row : row + CHUNK_ITEMS], np.int64)
             is_here = rows[:, 0] < first + len(sizes)
@@ -195,7 +195,7 @@ def _check_samples(
             row += len(inside)
             if len(inside) < len(rows):
                 break
-        before = int(ends[-1])
+        tokens_before = int(ends[-1])
     if row < len(samples) and not (row == 0 and len(samples) == 1):
         yield f"row {row} of the sample index is outside the documents, at {samples[row].tolist()}"
 

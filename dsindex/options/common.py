@@ -114,8 +114,8 @@ class WorkConfig(ExecutorConfig):
     def _agree(self) -> None:
         """Refuse a prefix that is a folder."""
         if os.path.basename(self.output_prefix) in {"", ".", ".."}:
-            msg = f"--output-prefix: {self.output_prefix!r} is a folder"
-            raise UsageError(msg, hint="add the beginning of a file name, such as out/docs")
+            problem = f"--output-prefix: {self.output_prefix!r} is a folder"
+            raise UsageError(problem, hint="add the beginning of a file name, such as out/docs")
 
 
 def work_folder_path(config: WorkConfig) -> str:

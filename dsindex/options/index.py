@@ -62,12 +62,12 @@ class TokenizerFlags(Options):
     """The size of a NullTokenizer or TikTokenizer."""
 
 
-def _place_tokenizer(merged: dict[str, Any]) -> None:
+def _place_tokenizer(values: dict[str, Any]) -> None:
     """Collect the tokenizer's flags as one option; they are left out where names do not depend on them."""
-    flags = {name: merged.pop(name) for name in TOKENIZER_NAMES if name in merged}
-    is_named_otherwise = any(merged.get(name) for name in ("like", "tokenizer_identifiers", "plain_names"))
-    if flags and (merged.get("megatron_release") is not None or not is_named_otherwise):
-        merged["job_tokenizer"] = flags
+    flags = {name: values.pop(name) for name in TOKENIZER_NAMES if name in values}
+    is_named_otherwise = any(values.get(name) for name in ("like", "tokenizer_identifiers", "plain_names"))
+    if flags and (values.get("megatron_release") is not None or not is_named_otherwise):
+        values["job_tokenizer"] = flags
 
 
 def parse_blend(value: Blend) -> tuple[str, ...]:

@@ -240,8 +240,8 @@ class Options:
     def _check_combinations(self, options: Mapping[str, Option]) -> None:
         set_names = [name for name, option in options.items() if getattr(self, name) not in (option.default, None, ())]
         for name in set_names:
-            for needed in options[name].needs:
-                alternatives = [alternative for alternative in needed.split(" or ") if alternative in options]
+            for requirement in options[name].needs:
+                alternatives = [alternative for alternative in requirement.split(" or ") if alternative in options]
                 if not set(alternatives) & set(set_names):
                     flags = " or ".join(flag_of(alternative, options[alternative]) for alternative in alternatives)
                     raise ValueError(f"{flag_of(name, options[name])} needs {flags}")
