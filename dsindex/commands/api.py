@@ -31,7 +31,7 @@ from dsindex.options.mix import MixConfig
 from dsindex.options.model import Option, Options, options_of
 from dsindex.options.pack import JoinConfig, PackConfig
 from dsindex.runtime.dispatch import make_executor, wants_ray
-from dsindex.runtime.progress import BAR_SECONDS, Display, Reporter, standard_display
+from dsindex.runtime.progress import BAR_SECONDS, Display, Reporter, choose_display
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
@@ -182,9 +182,9 @@ def open_reporter(progress: Progress) -> contextlib.AbstractContextManager[Repor
         UsageError: If it is neither a bool nor a function.
     """
     if isinstance(progress, bool):
-        return Reporter().showing(*([standard_display()] if progress else []))
+        return Reporter().show_on(*([choose_display()] if progress else []))
     if callable(progress):
-        return Reporter().showing(FunctionDisplay(progress))
+        return Reporter().show_on(FunctionDisplay(progress))
     raise UsageError(f"progress: {progress!r} is neither a bool nor a function that takes a Snapshot")
 
 

@@ -88,7 +88,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
         if not job.already_complete:
             for note in (*notes, *source.first_notes(encodes=encodes)):
                 reporter.say(f"note: {note}")
-            estimate = examine_sample(source, selection).scaled(config.share)
+            estimate = examine_sample(source, selection).scale(config.share)
             check_room(config, estimate, itemsize=dtype.itemsize, num_keys=num_keys)
             settings = ShardSettings(
                 tokenizer=source.tokenizer,
@@ -141,7 +141,7 @@ def _fit_datasets(
     if config.max_dataset_size is not None or source.text_bytes < MOST_DOCUMENTS * LEAST_RECORD_BYTES:
         return config, []
     if estimate is None:
-        estimate = examine_sample(source, config.selection(source.tokenizer.vocabulary_size)).scaled(config.share)
+        estimate = examine_sample(source, config.selection(source.tokenizer.vocabulary_size)).scale(config.share)
     itemsize = dtype_for_vocabulary(source.tokenizer.vocabulary_size).itemsize
     object_bytes = estimate.tokens * itemsize / len(config.output_names) if holds_writes(config.output_prefix) else 0
     share = max(estimate.documents / MOST_DOCUMENTS, object_bytes / MOST_OBJECT_BYTES) / FILLED_SHARE
@@ -232,7 +232,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         num_pieces=NUM_PIECES,
         piece_bytes=PIECE_BYTES,
         max_record_bytes=config.max_record_size or LARGEST_RECORD_BYTES,
-    ).scaled(config.share)
+    ).scale(config.share)
     keys, tasks = len(config.output_names), source.tasks()
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes, idx_bytes = estimate.tokens * dtype.itemsize, estimate.documents * keys * IDX_BYTES

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.commands.results import JobResult, MadeDataset
-from dsindex.datasets.documents import GATHERED_DOCUMENTS, Documents, ShuffledDocuments, documents_of, shuffled
+from dsindex.datasets.documents import GATHERED_DOCUMENTS, Documents, ShuffledDocuments, documents_of, shuffle_items
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.packed import PbinDocuments
 from dsindex.errors import FormatError, LimitError, OutputError
@@ -32,7 +32,7 @@ from dsindex.formats.pbin import (
     write_pbin_index,
 )
 from dsindex.runtime.plan import make_plan
-from dsindex.runtime.publish import new_files
+from dsindex.runtime.publish import write_new_files
 from dsindex.store.read import input_status, is_stored
 from dsindex.store.urls import absolute, as_prefix
 
@@ -159,7 +159,7 @@ def convert_to_indexed(
     has_tokens = lengths > 0
     plan = _plan_copy(prefix, {"convert": token_type.str}, [path], seed)
     with (
-        new_files(prefix, [bin_path, idx_path], plan) as files,
+        write_new_files(prefix, [bin_path, idx_path], plan) as files,
         contextlib.closing(IndexBuilder(token_type, folder=os.path.dirname(prefix) or ".")) as builder,
     ):
         try:
@@ -187,7 +187,7 @@ def shuffle_indexed(prefixes: Sequence[str], output: str, seed: int) -> ConvertR
     dtype, documents = datasets[0].dtype, ShuffledDocuments(list(map(documents_of, datasets)), seed)
     plan = _plan_copy(output, {}, [f"{prefix}.bin" for prefix in prefixes], seed)
     with (
-        new_files(output, [f"{output}.bin", f"{output}.idx"], plan) as files,
+        write_new_files(output, [f"{output}.bin", f"{output}.idx"], plan) as files,
         contextlib.closing(IndexBuilder(dtype, folder=os.path.dirname(output) or ".")) as builder,
     ):
         for begin in range(0, documents.num_documents, GATHERED_DOCUMENTS):
@@ -259,12 +259,12 @@ def _pbin_documents(path: str, header: PbinHeader) -> Documents:
 def _output_lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:
     """Return the number of tokens of each document, in output order."""
     lengths = np.concatenate([np.empty(0, np.int64), *(chunk for part in parts for chunk in part.lengths())])
-    return lengths if seed is None else np.concatenate([lengths[:0], *shuffled(lengths, seed)])
+    return lengths if seed is None else np.concatenate([lengths[:0], *shuffle_items(lengths, seed)])
 
 
 def _write_pbin(output: str, header: PbinHeader, parts: Sequence[Documents], seed: int | None) -> None:
     plan = _plan_copy(output, {"convert": header.version.name}, [part.path for part in parts], seed)
-    with new_files(output, [output], plan) as files, files.open(output) as file:
+    with write_new_files(output, [output], plan) as files, files.open(output) as file:
         file.write(header.to_bytes())
         _copy_tokens(file, parts, header.dtype, seed)
         write_pbin_index(file, header, _output_lengths(parts, seed))

@@ -42,7 +42,7 @@ from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.progress import Reporter
-from dsindex.runtime.publish import Artifact, new_files, publish, writing_artifacts
+from dsindex.runtime.publish import Artifact, hold_artifacts, publish, write_new_files
 from dsindex.store.config_files import read_object
 from dsindex.store.local import free_bytes
 from dsindex.store.machine import available_cpus, available_memory
@@ -442,7 +442,7 @@ def build_cache(cache: Cache, threads: int = 1) -> BuiltCache:
         OutputError: If the cache cannot be written, or another program's file has one of its names.
     """
     started = time.monotonic()
-    with writing_artifacts([cache.files.stem], [_artifact(cache.files)], waits=True):
+    with hold_artifacts([cache.files.stem], [_artifact(cache.files)], waits=True):
         contents_and_record = make_contents(cache, threads)
         reused = contents_and_record is None or write_cache(cache.files, *contents_and_record)
     return describe_cache(cache, seconds=time.monotonic() - started, reused=reused)
@@ -474,7 +474,7 @@ def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRec
     for final, (_, content) in zip(artifact.finals, unwritten_files, strict=True):
         with open_output(artifact.partial(final)) as file:
             write_content(file, content)
-        stored_by_path[final] = file.as_stored(final)
+        stored_by_path[final] = file.stored_file(final)
     if stored_by_path:
         publish([artifact], stored_by_path)
     return len(stored_by_path) <= 1
@@ -488,7 +488,7 @@ def write_sequence_counts(path: str, prefixes: Mapping[str, str]) -> None:
         OutputError: If a file with other counts exists, or this one cannot be written.
     """
     plan = make_plan({"sequences": path}, [input_status(absolute(f"{prefix}.idx")) for prefix in prefixes.values()])
-    with new_files(path, [path], plan) as files, files.open(path) as file:
+    with write_new_files(path, [path], plan) as files, files.open(path) as file:
         file.write(sequence_counts(prefixes))
 
 

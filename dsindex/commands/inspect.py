@@ -278,7 +278,7 @@ def _describe_phases(blend: BlendedDataset) -> list[str]:
     for phase, end in zip(phases, [*(next_phase.begin for next_phase in phases[1:]), len(index)], strict=False):
         num_drawn = np.bincount(index[phase.begin : end], minlength=len(names)).tolist()
         parts = [f"{name} {_share(num, end - phase.begin)}" for name, num in zip(names, num_drawn, strict=True) if num]
-        lines.append(f"{phase.begin:,} to {end:,}, {phase.what}: {', '.join(parts)}")
+        lines.append(f"{phase.begin:,} to {end:,}, {phase.kind}: {', '.join(parts)}")
     return lines
 
 

@@ -26,14 +26,14 @@ from dsindex.chat.exports import (
 from dsindex.commands.instruct_packs import read_published
 from dsindex.commands.instruct_shards import keys_of
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.instruction import one_per_block, open_masked, packing_prefix, read_layout
+from dsindex.datasets.instruction import lay_out_one_per_block, open_masked, packing_prefix, read_layout
 from dsindex.errors import InputError, OutputError
 from dsindex.formats.manifest import EXPORT_MANIFEST, ExportManifest, read_export_manifest
 from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
 from dsindex.runtime.plan import make_plan
-from dsindex.runtime.publish import Artifact, publish, writing_artifacts
-from dsindex.store.local import StoredFile, atomic_writer, is_there, make_folder
+from dsindex.runtime.publish import Artifact, hold_artifacts, publish
+from dsindex.store.local import StoredFile, atomic_writer, make_folder, path_exists
 from dsindex.store.protocol import replace_file
 from dsindex.store.read import digest_file
 
@@ -76,14 +76,14 @@ def examine_exports(config: InstructConfig, eos_id: int | None) -> None:
             "--export with --pad-to-multiple: the tokenizer has no EOS to pad with",
             hint="name it as eos_token in its tokenizer_config.json, or among the special_tokens of CONFIG",
         )
-    for path in filter(is_there, (_folder_of(config, kind) for kind in config.export)):
+    for path in filter(path_exists, (_folder_of(config, kind) for kind in config.export)):
         manifest = read_export_manifest(path)
         names = os.listdir(path) if os.path.isdir(path) else []
         foreign_names = sorted({*names} - {EXPORT_MANIFEST, *(manifest.digests if manifest else ())})
         if manifest is None or foreign_names:
             file = os.path.join(path, *foreign_names[:1])
-            remedy = "move it away, or choose another --output-prefix"
-            raise OutputError(f"{file}: expected an export of dsindex and nothing else in its folder; {remedy}")
+            problem = "not part of an export of dsindex, whose folder this has to be"
+            raise OutputError(f"{file}: {problem}", hint="move it away, or choose another name for the output")
 
 
 def _folder_of(config: InstructConfig, kind: ExportKind) -> str:
@@ -128,7 +128,7 @@ def make_exports(
     for kind in dict.fromkeys(config.export):
         path, export_plan = _folder_of(config, kind), {"export": kind, **plan}
         artifact = Artifact(finals=(os.path.abspath(path),), plan_id=make_plan(export_plan).plan_id)
-        with writing_artifacts([path], [artifact]) as has_published:
+        with hold_artifacts([path], [artifact]) as has_published:
             manifest = read_export_manifest(path)
             is_made = (
                 manifest is not None and manifest.plan == export_plan and _is_whole(path, manifest, reads=has_published)
@@ -185,7 +185,7 @@ def _write_files(
     for split, prefix in prefixes.items():
         lengths = open_masked(prefix)[0].sequence_lengths
         if length is None:
-            layout = one_per_block(lengths, 0)
+            layout = lay_out_one_per_block(lengths, 0)
         elif kind == "bridge":
             drops = config.longer_than_pack == "drop"
             layout = lay_out_bridge_packs(lengths, sequence_length=length, multiple=multiple, drop_longer=drops)

@@ -19,7 +19,7 @@ from dsindex._version import __version__
 from dsindex.chat.packing import BlockLayout, lay_out_blocks
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
-from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.errors import FormatError, OutputError
 from dsindex.formats.manifest import (
     MANIFEST_SUFFIX,
     Content,
@@ -32,8 +32,8 @@ from dsindex.formats.manifest import (
 )
 from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.runtime.plan import make_plan
-from dsindex.runtime.publish import Artifact, begin_in_bucket, is_publishing, publish, writing_artifacts
-from dsindex.store.listing import find_stored
+from dsindex.runtime.publish import Artifact, begin_in_bucket, hold_artifacts, is_publishing, publish
+from dsindex.store.listing import find_with_beginning
 from dsindex.store.protocol import open_output, store_of
 from dsindex.store.read import is_stored
 
@@ -77,7 +77,7 @@ def pack_splits(config: InstructConfig, prefixes: Sequence[str]) -> list[MadePac
         prefixes: Prefixes of the splits, such as `out/chat_train`.
 
     Raises:
-        InputError: If a sequence is longer than a pack, and --longer-than-pack is not drop.
+        FormatError: If the lengths of sequences are damaged.
         OutputError: If the packs cannot be written.
     """
     packings = []
@@ -99,7 +99,7 @@ def check_packs(config: InstructConfig, prefixes: Sequence[str]) -> None:
     """
     for prefix in prefixes if config.seq_length is not None else ():
         path = packs_path(config, prefix)
-        with writing_artifacts([path], [_artifact(path, "")]):
+        with hold_artifacts([path], [_artifact(path, "")]):
             _refuse_foreign_packs(path)
 
 
@@ -130,7 +130,7 @@ def _pack(
     artifact = _artifact(path, plan.plan_id)
     bin_path, idx_path, json_path = artifact.finals
     options = msgspec.structs.replace(content.options, seq_length=length)
-    with writing_artifacts([path], [artifact]):
+    with hold_artifacts([path], [artifact]):
         manifest = read_manifest(path)
         # Other inputs may have become the same tokens; the manifest of the packs names the inputs, too.
         recorded = manifest and (manifest.run.plan, manifest.content.inputs, manifest.content.options)
@@ -156,14 +156,14 @@ def _pack(
             token_dtype=LAYOUT_DTYPE.name,
             options=options,
             packing=packing,
-            digests={"bin": bin_file.as_stored("bin"), "idx": index_file.as_stored("idx")},
+            digests={"bin": bin_file.stored_file("bin"), "idx": index_file.stored_file("idx")},
         )
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         run = Run(plan=plan, started=started, executor="driver", workers=1, shards=1, dsindex=__version__)
         with open_output(artifact.partial(json_path)) as manifest_file:
             manifest_file.write(Manifest(content=pack_content, run=run).encode())
         files_by_path = {bin_path: bin_file, idx_path: index_file, json_path: manifest_file}
-        publish([artifact], {final: file.as_stored(final) for final, file in files_by_path.items()})
+        publish([artifact], {final: file.stored_file(final) for final, file in files_by_path.items()})
     return MadePacking(prefix=path, content=pack_content, already_complete=False)
 
 
@@ -178,8 +178,7 @@ def _lay_out(config: InstructConfig, length: int, prefix: str) -> tuple[BlockLay
     try:
         layout = lay_out_blocks(lengths, sequence_length=length, pad_to_multiple=multiple, drop_longer=drops)
     except ValueError as error:
-        remedy = "pack with --longer-than-pack drop, or in longer packs"
-        raise InputError(f"{prefix}: {error}; {remedy}") from error
+        raise FormatError(f"{prefix}.idx: damaged: {error}", hint="remove the output, and make it again") from error
     num_between = int((-lengths[layout.conversations] % multiple).sum(dtype=np.int64))
     return layout, RecordedPacking(
         sequence_length=length,
@@ -196,7 +195,7 @@ def _lay_out(config: InstructConfig, length: int, prefix: str) -> tuple[BlockLay
 def _remove_old_packs(prefix: str, sources: dict[str, list[Any]]) -> None:
     """Delete the packs of a split that were made from datasets other than `sources`."""
     pattern = re.compile(rf"({re.escape(prefix)}_packing_[0-9]+(_pad[0-9]+)?)\.{re.escape(MANIFEST_SUFFIX)}")
-    for match in filter(None, map(pattern.fullmatch, find_stored(f"{prefix}_packing_"))):
+    for match in filter(None, map(pattern.fullmatch, find_with_beginning(f"{prefix}_packing_"))):
         manifest = read_manifest(match[1])
         settings = {} if manifest is None else manifest.run.plan.settings
         if "packing" in settings and settings["sources"] != sources:

@@ -61,7 +61,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     with open_job(config, plan, [output], reporter=reporter) as job:
         if not job.already_complete:
             needed_bytes = sum(segment.bin.size_bytes + segment.header.size_bytes for segment in segments)
-            require_room({folder_of(prefix): needed_bytes}, what="the output")
+            require_room({folder_of(prefix): needed_bytes}, purpose="the output")
             checks = (
                 Call(name=f"check[{number:05}]", place=segment.idx.path, function=check_segment, arguments=(segment,))
                 for number, segment in enumerate(segments)

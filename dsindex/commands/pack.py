@@ -9,14 +9,14 @@ import numpy as np
 
 from dsindex.commands.convert import TYPE_OF_SIZE
 from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
-from dsindex.datasets.documents import shuffled
+from dsindex.datasets.documents import shuffle_items
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
 from dsindex.runtime.job import Output, open_job
-from dsindex.runtime.merge import answering_damage, read_lengths
+from dsindex.runtime.merge import read_lengths, return_damage
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import check_room, examine_sample
 from dsindex.runtime.shards import Shards
@@ -25,7 +25,7 @@ from dsindex.runtime.tasks import Damaged, SourceFile
 from dsindex.runtime.tokenize import ShardSettings
 from dsindex.runtime.work_folder import SHARDS_FOLDER
 from dsindex.store.protocol import open_output, replace_file
-from dsindex.store.urls import absolute, joined
+from dsindex.store.urls import absolute, join_path
 from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
 
@@ -62,7 +62,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     if config.shuffle_documents is not None:
         settings["shuffle-documents"] = config.shuffle_documents
     plan = make_plan(settings, source.files)
-    head_path = joined(work_folder_path(config), f"{SHARDS_FOLDER}/head")
+    head_path = join_path(work_folder_path(config), f"{SHARDS_FOLDER}/head")
     output = Output(
         prefix=absolute(config.output_prefix),
         plan_id=plan.plan_id,
@@ -131,17 +131,17 @@ def _add_ends(shards: Shards, output: Output, version: PbinVersion) -> None:
     """Write the `.pbin` header and index to the work folder, and append the index to the output."""
     data_bytes = sum(segment.bin.size_bytes for segment in output.segments)
     header = PbinHeader(version=version, token_bytes=output.dtype.itemsize, data_bytes=data_bytes)
-    arguments = (output.segments, header, joined(shards.job.work_dir, SHARDS_FOLDER), output.seed)
+    arguments = (output.segments, header, join_path(shards.job.work_dir, SHARDS_FOLDER), output.seed)
     call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=arguments)
     [tail] = run_in_order(shards.job.executor, [call])
     if isinstance(tail, Damaged):
-        shards.run(shards.make_again(tail))
+        shards.run(shards.remake_shard(tail))
         _add_ends(shards, output, version)
     else:
         output.append_source(tail)
 
 
-@answering_damage
+@return_damage
 def _write_ends(segments: Sequence[Segment], header: PbinHeader, folder: str, seed: int | None) -> SourceFile:
     """Write the header, and the index from the lengths in the shards' `.idx` files; return the index file.
 
@@ -154,10 +154,10 @@ def _write_ends(segments: Sequence[Segment], header: PbinHeader, folder: str, se
     Raises:
         OutputError: If the work folder cannot be written.
     """
-    replace_file(joined(folder, "head"), header.to_bytes())
-    path, lengths = joined(folder, "index"), read_lengths(segments)
+    replace_file(join_path(folder, "head"), header.to_bytes())
+    path, lengths = join_path(folder, "index"), read_lengths(segments)
     if seed is not None:
-        lengths = np.concatenate([lengths[:0], *shuffled(lengths, seed)])
+        lengths = np.concatenate([lengths[:0], *shuffle_items(lengths, seed)])
     with open_output(path) as file:
         write_pbin_index(file, header, lengths)
     return SourceFile(path=path, size_bytes=file.size_bytes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dsindex.formats.pickled_pairs import raw_index_path, write_pairs
 from dsindex.runtime.plan import make_plan
-from dsindex.runtime.publish import new_files
+from dsindex.runtime.publish import write_new_files
 from dsindex.store.errors import reading
 from dsindex.store.read import input_status
 from dsindex.store.urls import absolute
@@ -47,7 +47,7 @@ def create_raw_index(path: str, index_path: str | None = None, *, drop_faulty_en
     with reading(path):
         plan = make_plan({"raw-index": drop_faulty_entries}, [input_status(absolute(path))])
     pairs, faulty = find_lines(path, drop_faulty_entries=drop_faulty_entries)
-    with new_files(target, [target], plan) as files, files.open(target) as file:
+    with write_new_files(target, [target], plan) as files, files.open(target) as file:
         write_pairs(file, pairs)
     return RawIndexAccount(
         index_path=target, num_entries=len(pairs), num_dropped=len(faulty), dropped=tuple(faulty[:MAX_REPORTED])

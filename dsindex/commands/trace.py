@@ -49,7 +49,7 @@ def run_trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
     if config.step is not None and batch is not None:
         numbers = samples_of_steps(*config.step, batch)
     if len(numbers) > MOST_SAMPLES:
-        raise UsageError(f"{len(numbers):,} samples are too many at once; ask for at most {MOST_SAMPLES:,}")
+        raise UsageError(f"{len(numbers):,} samples are too many at once", hint=f"ask for at most {MOST_SAMPLES:,}")
     for number in numbers:
         if not 0 <= number < len(samples):
             raise InputError(f"{config.cache}: there is no sample {number}; it has {len(samples):,}")

@@ -19,7 +19,7 @@ import xxhash
 
 from dsindex.commands.findings import CACHE, SAME_AS, CheckResult, DatasetCounts, VerifyReport
 from dsindex.commands.verify_caches import is_cache_of, list_caches, verify_cache
-from dsindex.datasets.decoding import load_recorded
+from dsindex.datasets.decoding import load_recorded_tokenizer
 from dsindex.datasets.detect import DetectedDataset, detect_dataset
 from dsindex.datasets.documents import Documents, ShuffledDocuments, documents_of, open_documents, permute
 from dsindex.datasets.indexed import IndexedDataset
@@ -34,8 +34,8 @@ from dsindex.megatron.cache import files_of
 from dsindex.messages import count
 from dsindex.runtime.dispatch import make_executor, run_in_order
 from dsindex.runtime.executors import Call
-from dsindex.runtime.input_paths import FoundPath
-from dsindex.runtime.plan import cut_input, look_at_inputs, plan_shards
+from dsindex.runtime.input_paths import InputPath
+from dsindex.runtime.plan import cut_input, examine_inputs, plan_shards
 from dsindex.runtime.tokenize import ShardSettings, tokenize_shard
 from dsindex.runtime.work_folder import write_marker
 from dsindex.store.local import DIGEST_BLOCK_BYTES, combine_digests
@@ -264,8 +264,8 @@ def find_foreign_id(detected: DetectedDataset, begin: int, end: int, vocabulary_
         tokens = np.asarray(documents.tokens[first : min(first + CHUNK_TOKENS, end)])
         if tokens.min() < 0 or tokens.max() >= vocabulary_size:
             at = int(np.flatnonzero((tokens < 0) | (tokens >= vocabulary_size))[0])
-            problem = f"id {tokens[at]} in document {documents.at(first + at):,} is not below {vocabulary_size}"
-            return [f"{documents.path}: {problem}; give the dataset's tokenizer, or build it again"]
+            reason = f"id {tokens[at]} in document {documents.document_at(first + at):,} is not below {vocabulary_size}"
+            return [f"{documents.path}: {reason}; give the dataset's tokenizer, or build it again"]
     return []
 
 
@@ -337,7 +337,7 @@ def first_difference(left: Documents, right: Documents) -> tuple[int, str] | Non
         unequal = np.flatnonzero(left_tokens != right_tokens)
         if len(unequal):
             position = begin + int(unequal[0])
-            number = left.at(position)
+            number = left.document_at(position)
             ids = f"{left_tokens[unequal[0]]} and {right_tokens[unequal[0]]}"
             return number, f"its token {position - left.end(number - 1):,} is {ids}"
     if number < min(left.num_documents, right.num_documents):
@@ -423,7 +423,7 @@ def open_source(detected: DetectedDataset, manifest: Manifest | None, config: Ve
         hint = "build the dataset again and compare: dsindex verify A --same-as B"
         raise InputError(f"{prefix}: without provenance, the source of its documents is unknown", hint=hint)
     content, options = manifest.content, manifest.content.options
-    tokenizer = load_recorded(prefix, manifest, given=config.tokenizer_model)
+    tokenizer = load_recorded_tokenizer(prefix, manifest, path=config.tokenizer_model)
     has_quarantined = options.on_bad_record == "quarantine" and any(file.quarantined != 0 for file in content.inputs)
     # gigatoken would make documents of texts that were quarantined because the reference failed on them.
     is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library
@@ -532,9 +532,9 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
     """
     files = []
     for number, recorded in enumerate(manifest.content.inputs):
-        path = input_path(manifest, number, given=(prefix, *contact))
+        path = input_path(manifest, number, user_addresses=(prefix, *contact))
         form: Any = recorded.format or "jsonl"
-        [whole_file] = look_at_inputs([FoundPath(path=path, absolute_path=absolute(path))], wanted=form)
+        [whole_file] = examine_inputs([InputPath(path=path, absolute_path=absolute(path))], input_format=form)
         file = cut_input(whole_file, shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
             problem = f"it is not the input of {recorded.size_bytes} bytes that the dataset was made from"

@@ -104,7 +104,7 @@ def _findings(path: str, prefix: str) -> Iterator[str]:
     arrays = list(map(files.open, files.arrays))
     record = files.read_record()
     if record is not None:  # dsindex wrote it, and the recorded digests show what changed
-        yield from (f"{name} changed since dsindex wrote it" for name in files.changed(record))
+        yield from (f"{name} changed since dsindex wrote it" for name in files.find_changed(record))
         yield from source_changes(prefix, record.source) if record.source is not None else ()
     elif description["class"] == BLENDED_CLASS:
         yield from _check_blend(description, *arrays)
@@ -121,7 +121,7 @@ def _check_dataset(
         yield f"the sample index has {len(samples)} rows, not one more than the {len(order)} samples"
         return
     index = read_index(f"{prefix}.idx")
-    lengths = (index.by_documents() if is_maxtext(description) else index).sequence_lengths
+    lengths = (index.join_sequences() if is_maxtext(description) else index).sequence_lengths
     findings = [
         *_check_repeats(documents, "sequence", *part_of(path, description, len(lengths))),
         *_check_repeats(order, "sample", 0, len(order)),

@@ -8,6 +8,7 @@ is a block, and its "tokens" are the numbers of the sequences in that block.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
@@ -19,7 +20,7 @@ import numpy as np
 from dsindex.chat.construction import MessageConstruction
 from dsindex.chat.conversations import check_text, message_text, strings_in
 from dsindex.chat.packing import Block, BlockLayout, assemble_block, lay_out_blocks
-from dsindex.datasets.base import MapDataset, as_it_is, tensor_maker
+from dsindex.datasets.base import MapDataset, return_unchanged, tensor_maker
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.raw import RawLines
@@ -27,7 +28,7 @@ from dsindex.datasets.samples import LocatedSample, SampleDataset, SamplePart
 from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.read import is_stored
-from dsindex.store.urls import located, refuse_address
+from dsindex.store.urls import locate_dataset, refuse_address
 from dsindex.text.fields import parse_record
 from dsindex.text.jq import Patterns, name_patterns
 
@@ -78,19 +79,12 @@ def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetB
         blocks: At least one block.
         as_torch: Return torch tensors, which own their memory.
     """
-    convert = tensors_of_same_type if as_torch else as_it_is
-    of_rows = {field.name: [getattr(block, field.name) for block in blocks] for field in fields(Block)}
-    ends = np.array([boundaries[-1] for boundaries in of_rows["sequence_boundaries"]], np.int32)
-    batch: dict[str, Any] = {name: convert(np.stack(of_rows.pop(name))) for name in STACKED}
-    batch |= {name: [convert(array) for array in arrays] for name, arrays in of_rows.items()}
+    convert = importlib.import_module("torch").from_numpy if as_torch else return_unchanged
+    rows_by_field = {field.name: [getattr(block, field.name) for block in blocks] for field in fields(Block)}
+    ends = np.array([boundaries[-1] for boundaries in rows_by_field["sequence_boundaries"]], np.int32)
+    batch: dict[str, Any] = {name: convert(np.stack(rows_by_field.pop(name))) for name in STACKED}
+    batch |= {name: [convert(array) for array in arrays] for name, arrays in rows_by_field.items()}
     return DatasetBatch(attention_lengths=convert(ends), **batch)
-
-
-def tensors_of_same_type(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch may not be installed
-    """Return an array as a tensor that shares its memory."""
-    import torch
-
-    return torch.from_numpy(array)
 
 
 @dataclass(eq=False)
@@ -159,10 +153,10 @@ class InstructionCollator:
             RecordProblem: If the sample cannot be assembled, or has no trainable token.
         """
         special_ids = sample[SPECIAL_TOKENS_KEY]
-        fields = {name: _without_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
+        fields = {name: _remove_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
         parts = self._construction.build_parts(fields, self._construction.read(fields))
-        tokens: list[NDArray[np.uint32]] = []
-        mask: list[NDArray[np.uint8]] = []
+        token_segments: list[NDArray[np.uint32]] = []
+        mask_segments: list[NDArray[np.uint8]] = []
         for segment in self._construction.lay_out(parts):
             if segment.special is not None:
                 ids = np.array([special_ids[segment.special]], dtype=np.uint32)
@@ -171,15 +165,15 @@ class InstructionCollator:
                 ids = (sample[name] if number is None else sample[name][number])[TOKENS_KEY]
             else:
                 ids = self.tokenizer.encode(segment.text).ids
-            tokens.append(ids)
-            mask.append(np.full(len(ids), segment.trainable, dtype=np.uint8))
-        assembled = np.concatenate(mask)
-        if not assembled.any():
+            token_segments.append(ids)
+            mask_segments.append(np.full(len(ids), segment.trainable, dtype=np.uint8))
+        loss_mask = np.concatenate(mask_segments)
+        if not loss_mask.any():
             raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
-        return np.concatenate(tokens), assembled
+        return np.concatenate(token_segments), loss_mask
 
 
-def _without_tokens(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _remove_tokens(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     """Return a field of a sample as JSON data for masking patterns."""
     if isinstance(value, list):
         return [{key: item for key, item in message.items() if key != TOKENS_KEY} for message in value]
@@ -195,7 +189,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
             find its lines, and nothing is written.
         tokenizer: Tokenizes texts; adds no special tokens.
         jq_patterns: Name -> pattern, or patterns named after their last part; each selects a text or messages.
-        special_tokens: Name -> text of a special token, which must be exactly one id; or texts, used as names, too.
+        special_tokens: Name -> text of a special token, which must be exactly one id; or texts that are also the names.
 
     Raises:
         TokenizerError: If a special token is not exactly one id.
@@ -219,14 +213,14 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         fields = name_patterns(jq_patterns)
         self._names = list(fields)
         if SPECIAL_TOKENS_KEY in self._names:
-            what = f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}"
-            raise InputError(what, hint="choose another name")
+            problem = f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}"
+            raise InputError(problem, hint="choose another name")
         self._patterns = Patterns(fields)
         self._tokenizer = tokenizer
-        named = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
-        self.special_ids = {name: tokenizer.special_id(name, text) for name, text in named.items()}
+        texts = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
+        self.special_ids = {name: tokenizer.special_id(name, text) for name, text in texts.items()}
         """Name -> id of each special token."""
-        path = refuse_address(os.fspath(jsonl_path), "expected a file on this machine, as lines are read one by one")
+        path = refuse_address(os.fspath(jsonl_path), "lines are read one by one, which needs a file on this machine")
         self.lines = RawLines(path, index_path)
         self.place = self.lines.path
 
@@ -251,8 +245,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         answers = self._patterns.read(record)
         sample: dict[str, Any] = {}
         for name in self._names:
-            value = answers.value(name)
-            if value is not None:
+            if (value := answers.value(name)) is not None:
                 sample[name] = self._tokenize(name, value)
         sample[SPECIAL_TOKENS_KEY] = dict(self.special_ids)
         return sample
@@ -322,7 +315,7 @@ class PackedInstructionDataset(Packs):
         torch: bool = False,
     ) -> None:
         self._keep_arguments(locals())
-        self.prefix = located(prefix)
+        self.prefix = locate_dataset(prefix)
         self._convert = tensor_maker(torch)
         self.sequence_length = sequence_length
         self._shape = {"sequence_length": sequence_length, "pad_id": pad_id, "pad_to_multiple": pad_to_multiple}
@@ -337,7 +330,7 @@ class PackedInstructionDataset(Packs):
         numbers = self.plan.block(number).tolist()
         conversations = zip(self.dataset.__getitems__(numbers), self._mask.__getitems__(numbers), strict=True)
         block = assemble_block(list(conversations), **self._shape)
-        if self._convert is as_it_is:
+        if self._convert is return_unchanged:
             return block
         return self._convert({field.name: getattr(block, field.name) for field in fields(block)})
 
@@ -358,8 +351,8 @@ def open_masked(prefix: str) -> tuple[IndexedDataset, IndexedDataset]:
     """
     texts, masks = (IndexedDataset(f"{prefix}_{name}") for name in ("text_document", "loss_mask"))
     if masks.dtype != np.uint8 or not np.array_equal(texts.sequence_lengths, masks.sequence_lengths):
-        what = f"not a uint8 mask for every token of {texts.prefix}.idx"
-        raise FormatError(f"{masks.prefix}.idx: {what}", hint="build both again")
+        problem = f"not a uint8 mask for every token of {texts.prefix}.idx"
+        raise FormatError(f"{masks.prefix}.idx: {problem}", hint="build both again")
     return texts, masks
 
 
@@ -390,17 +383,14 @@ def read_layout(
     conversations, starts = np.asarray(blocks.token_columns()[0][:]), starts_of(blocks.sequence_lengths)
     are_ids = conversations.dtype.kind in "iu" and bool(((conversations >= 0) & (conversations < len(lengths))).all())
     counts = np.bincount(conversations, minlength=len(lengths)) if are_ids else np.zeros(0)
+    hint = "build the packs again"
     # Sequences longer than a block were dropped when the layout was made.
     if len(counts) != len(lengths) or not np.array_equal(counts, lengths <= sequence_length):
-        raise FormatError(
-            f"{path}.bin: does not have each of {len(lengths)} sequences once", hint="build the packs again"
-        )
+        raise FormatError(f"{path}.bin: does not have each of {len(lengths)} sequences once", hint=hint)
     places = starts_of(-(-lengths[conversations] // pad_to_multiple) * pad_to_multiple)
     fullest = int(np.diff(places[starts]).max(initial=0))
     if fullest > sequence_length:
-        raise FormatError(
-            f"{path}.bin: a block has {fullest} tokens, more than {sequence_length}", hint="build the packs again"
-        )
+        raise FormatError(f"{path}.bin: a block has {fullest} tokens, more than {sequence_length}", hint=hint)
     return BlockLayout(
         sequence_length=sequence_length,
         conversations=conversations.astype(np.int32, copy=False),
@@ -409,7 +399,7 @@ def read_layout(
     )
 
 
-def one_per_block(lengths: NDArray[np.int32], sequence_length: int) -> BlockLayout:
+def lay_out_one_per_block(lengths: NDArray[np.int32], sequence_length: int) -> BlockLayout:
     """Return the layout in which each sequence is a block of its own."""
     return BlockLayout(
         sequence_length=sequence_length,

@@ -15,7 +15,7 @@ from dsindex.datasets.base import MapDataset, tensor_maker
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.formats.dtypes import starts_of
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
-from dsindex.store.urls import located
+from dsindex.store.urls import locate_dataset
 
 if TYPE_CHECKING:
     import os
@@ -64,7 +64,7 @@ class _Parts(MapDataset["NDArray[Any]"]):
     """One past the last token of each part."""
 
     def __init__(self, path: str | os.PathLike[str], *, version: PbinVersion | None = None, torch: bool) -> None:
-        self.path = self.place = located(path)
+        self.path = self.place = locate_dataset(path)
         self._convert = tensor_maker(torch)
         self.header = read_pbin_header(self.path, version=version)
         self.num_tokens = self.header.num_tokens

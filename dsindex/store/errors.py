@@ -38,7 +38,7 @@ def output_error(path: str, error: OSError) -> OutputError:
     return refusal
 
 
-def unreadable(path: str, error: OSError, kind: type[DsindexError] = InputError, hint: str = "") -> DsindexError:
+def read_error(path: str, error: OSError, kind: type[DsindexError] = InputError, hint: str = "") -> DsindexError:
     """Return the error for a failed read, with a hint; it is transient if a retry may succeed."""
     if not hint or error.errno == errno.EMFILE:
         hint = _READ_HINTS.get(error.errno or 0, "make it readable, then rerun the command")
@@ -57,7 +57,7 @@ def reading(path: str, kind: type[DsindexError] = InputError, *, hint: str = "")
     try:
         yield
     except OSError as error:
-        raise unreadable(path, error, kind, hint) from error
+        raise read_error(path, error, kind, hint) from error
 
 
 # Errors of object stores and the Hub.
@@ -99,11 +99,11 @@ def describe_refusal(url: str, error: Exception, *, writes: bool = False) -> Dsi
     code = match[1] if (match := _CODE.search(str(error))) else ""
     status = str(getattr(getattr(error, "response", None), "status_code", ""))
     kinds = (code, *(kind.__name__ for kind in type(error).__mro__), status)
-    known = [name for name in kinds if name in _MEANINGS]
-    meaning = _MEANINGS[known[0]] if known else _BUSY
+    known_names = [name for name in kinds if name in _MEANINGS]
+    meaning = _MEANINGS[known_names[0]] if known_names else _BUSY
     reason, _, hint = meaning.partition("; ")
     kind: type[DsindexError] = OutputError if writes else MissingObjectError if meaning == _ABSENT else StoreError
-    how = "written" if writes else "read"
-    failure = kind(f"{url}: cannot be {how} ({code}{': ' if code else ''}{reason})", hint=hint or None)
-    failure.transient = not known
+    verb = "written" if writes else "read"
+    failure = kind(f"{url}: cannot be {verb} ({code}{': ' if code else ''}{reason})", hint=hint or None)
+    failure.transient = not known_names
     return failure

@@ -18,7 +18,7 @@ from dsindex.errors import FormatError, PlanError
 from dsindex.store.errors import reading
 from dsindex.store.local import open_file, writing
 from dsindex.store.protocol import store_of
-from dsindex.store.urls import is_url, joined
+from dsindex.store.urls import is_url, join_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,8 +31,8 @@ _DIGEST_CHARACTERS = 16
 def open_log(work_dir: str) -> Log:
     """Return the log of a work folder, on a disk or in a bucket."""
     if is_url(work_dir):
-        return Log(_Segments(joined(work_dir, JOURNAL_FOLDER)))
-    return Log(_File(joined(work_dir, JOURNAL_FILE)))
+        return Log(_Segments(join_path(work_dir, JOURNAL_FOLDER)))
+    return Log(_File(join_path(work_dir, JOURNAL_FILE)))
 
 
 def _digest(line: bytes) -> bytes:
@@ -49,7 +49,7 @@ class Log:
         self._place = place
         self._changed = threading.Condition()
         self._appended = self._synced = 0
-        self._asked = self._closing = False
+        self._sync_requested = self._closing = False
         self._unused: list[str] = []
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -97,7 +97,7 @@ class Log:
         """Wait until all appended lines are synced; raises like `append`."""
         with self._changed:
             goal = self._appended
-            self._asked = True
+            self._sync_requested = True
             self._changed.notify_all()
             while self._synced < goal and self._error is None:
                 self._changed.wait()
@@ -122,9 +122,9 @@ class Log:
     def _keep_syncing(self) -> None:
         while not (self._closing and self._synced == self._appended):
             with self._changed:
-                if not (self._asked or self._closing):
+                if not (self._sync_requested or self._closing):
                     self._changed.wait(self._place.sync_seconds)
-                goal, unused, self._unused, self._asked = self._appended, self._unused, [], False
+                goal, unused, self._unused, self._sync_requested = self._appended, self._unused, [], False
             if goal == self._synced:
                 continue
             try:
@@ -188,7 +188,7 @@ class _Segments:
 
     def lines(self) -> Iterator[bytes]:
         store = store_of(self._path)
-        segments = sorted(filter(_segment_number, (each.path for each in store.list(self._path))), key=_segment_number)
+        segments = sorted(filter(_segment_number, (file.path for file in store.list(self._path))), key=_segment_number)
         for path in segments:
             content, _ = store.read(path) or (b"", "")
             yield from content.splitlines(keepends=True)
@@ -204,7 +204,7 @@ class _Segments:
         from dsindex.store.objects import OBJECTS  # obstore is slow to import
 
         if num_written := len(self._pending):  # the driver may append meanwhile
-            segment = joined(self._path, f"{self._last + 1:08d}.jsonl")
+            segment = join_path(self._path, f"{self._last + 1:08d}.jsonl")
             if OBJECTS.put_if(segment, b"".join(self._pending[:num_written])) is None:
                 raise PlanError(f"{segment}: another driver continues this job", hint="wait until it has ended")
             self._last += 1

@@ -40,7 +40,7 @@ READ_PAUSES = (0.1, 0.5, 2.0)
 """Seconds before each retry of a read after a disk error."""
 
 
-def retried(read: Callable[[], Answer], pauses: Sequence[float] | None = None) -> Answer:
+def retry(read: Callable[[], Answer], pauses: Sequence[float] | None = None) -> Answer:
     """Call `read`, and retry it after transient errors.
 
     Args:
@@ -72,9 +72,9 @@ class InputStatus:
     """Modification time, in ns since 1970; 0 if it is not known."""
 
 
-def by_path(listed: Iterable[InputStatus]) -> list[InputStatus]:
+def sort_by_path(statuses: Iterable[InputStatus]) -> list[InputStatus]:
     """Sort a listing by the bytes of the paths."""
-    return sorted(listed, key=lambda each: os.fsencode(each.path))
+    return sorted(statuses, key=lambda status: os.fsencode(status.path))
 
 
 class Readable(io.RawIOBase):
@@ -107,8 +107,8 @@ class Readable(io.RawIOBase):
             while len(buffer):
                 count = self.read_into(buffer, offset)
                 if not count:
-                    what = f"changed while it was copied: it ends at byte {offset}, {len(buffer)} bytes too early"
-                    raise InputError(f"{self.path}: {what}", hint="rerun the command")
+                    problem = f"changed while it was copied: it ends at byte {offset}, {len(buffer)} bytes too early"
+                    raise InputError(f"{self.path}: {problem}", hint="rerun the command")
                 buffer, offset = buffer[count:], offset + count
 
     def expect_forwards(self, begin: int, end: int) -> None:
@@ -138,8 +138,8 @@ class Readable(io.RawIOBase):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes; a `size` beyond the end of the file takes no extra memory."""
-        left = max(0, self.size_bytes - self._position)
-        content = self.read_at(left if size is None or size < 0 else min(size, left), self._position)
+        remaining = max(0, self.size_bytes - self._position)
+        content = self.read_at(remaining if size is None or size < 0 else min(size, remaining), self._position)
         self._position += len(content)
         return content
 
@@ -166,10 +166,10 @@ _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|thread-self|\
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
-def what_is_no_file(path: str) -> str | None:
+def describe_special_file(path: str) -> str | None:
     """Describe a path that is neither a file nor a folder; return None for files, folders and missing paths.
 
-    >>> what_is_no_file("-"), what_is_no_file("/dev/null")
+    >>> describe_special_file("-"), describe_special_file("/dev/null")
     ('standard input', 'a device')
     """
     if path in _STANDARD_INPUT or (path == "-" and not os.path.exists(path)):
@@ -193,16 +193,16 @@ class LocalFile(Readable):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        if (kind := what_is_no_file(path)) is not None:
+        if (kind := describe_special_file(path)) is not None:
             raise OSError(errno.EINVAL, f"{kind} in place of a file", path)
         # O_NONBLOCK has no effect on files. If the path has just become a pipe, it prevents a wait for a writer.
-        self._descriptor = retried(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        self._descriptor = retry(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         status = os.fstat(self._descriptor)
         self.size_bytes, self.version = status.st_size, str(status.st_mtime_ns)
 
     def read_into(self, view: memoryview[int], offset: int) -> int:
         """Read bytes at an offset into a buffer; return their number, 0 at the end."""
-        return retried(functools.partial(self._read_once, view, offset))
+        return retry(functools.partial(self._read_once, view, offset))
 
     def _read_once(self, view: memoryview[int], offset: int) -> int:
         try:
@@ -355,7 +355,7 @@ class DigestingWriter(io.RawIOBase):
         self.digester = BlockDigester()
         """Digests all bytes; may be replaced before the first write."""
         self.size_bytes = 0
-        self._at_work_bytes = 0
+        self._writeback_bytes = 0
         """Number of bytes whose writeback was started."""
 
     def write(self, data: Bytes) -> int:  # type: ignore[override]  # its stub takes any buffer
@@ -366,9 +366,9 @@ class DigestingWriter(io.RawIOBase):
                 self._append(view[begin : begin + WRITE_BYTES])
         self.digester.update(view)
         self.size_bytes += len(view)
-        if self._descriptor is not None and self.size_bytes - self._at_work_bytes >= WRITEBACK_BYTES:
-            start_writeback(self._descriptor, self._at_work_bytes, self.size_bytes - self._at_work_bytes)
-            self._at_work_bytes = self.size_bytes
+        if self._descriptor is not None and self.size_bytes - self._writeback_bytes >= WRITEBACK_BYTES:
+            start_writeback(self._descriptor, self._writeback_bytes, self.size_bytes - self._writeback_bytes)
+            self._writeback_bytes = self.size_bytes
         return len(view)
 
     def tell(self) -> int:
@@ -383,7 +383,7 @@ class DigestingWriter(io.RawIOBase):
         """Return the digest of the bytes written, as `digest_file` would."""
         return self.digester.hexdigest()
 
-    def as_stored(self, name: str) -> StoredFile:
+    def stored_file(self, name: str) -> StoredFile:
         """Return the written file under a name."""
         return StoredFile(name=name, size_bytes=self.size_bytes, digest=self.hexdigest())
 
@@ -450,7 +450,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 def sync_folder(folder: str) -> None:
     """Fsync a folder, so that renames in it survive a power failure."""
-    descriptor = retried(lambda: os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY))
+    descriptor = retry(lambda: os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY))
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -489,7 +489,7 @@ def make_folder(path: str) -> None:
         try:
             os.makedirs(path, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            if not is_there(os.path.join(path, ".")):  # os.makedirs takes an error of a disk for a file
+            if not path_exists(os.path.join(path, ".")):  # os.makedirs takes an error of a disk for a file
                 raise OutputError(f"{path}: a file is in place of this folder", hint="move it away") from error
 
 
@@ -523,12 +523,12 @@ class LocalStore:
 
     def head(self, path: str) -> InputStatus:
         """Return size and modification time; raise OSError if the path is missing or a folder."""
-        status = retried(lambda: os.stat(path))
+        status = retry(lambda: os.stat(path))
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return _status(path, status)
 
-    def open(self, path: str, known: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - for objects
+    def open(self, path: str, status: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - for objects
         """Open a file; raise OSError if it cannot be opened or is not a file."""
         return LocalFile(path)
 
@@ -553,46 +553,46 @@ class LocalStore:
         Raises:
             InputError: If a folder cannot be read.
         """
-        found = []
+        statuses = []
         for path in walk(folder, recursive=recursive):
             with reading(path), contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                found.append(_status(path, retried(functools.partial(os.lstat, path))))
-        return by_path(found)
+                statuses.append(_status(path, retry(functools.partial(os.lstat, path))))
+        return sort_by_path(statuses)
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:
         """Remove files, many of them in threads, since each waits for the disk; return those that cannot be removed."""
 
-        def remove(some: Sequence[str]) -> list[str]:
-            left = []
-            for path in some:
+        def remove(batch: Sequence[str]) -> list[str]:
+            failed_paths = []
+            for path in batch:
                 try:
-                    retried(functools.partial(os.unlink, path))
+                    retry(functools.partial(os.unlink, path))
                 except FileNotFoundError:
                     continue
                 except OSError:
-                    left.append(path)
-            return left
+                    failed_paths.append(path)
+            return failed_paths
 
-        wanted = list(paths)
-        if len(wanted) < _MANY_FILES:
-            return remove(wanted)
+        path_list = list(paths)
+        if len(path_list) < _MANY_FILES:
+            return remove(path_list)
         with ThreadPoolExecutor(_REMOVING_THREADS, thread_name_prefix="dsindex-remove") as pool:
-            parts = (wanted[first::_REMOVING_THREADS] for first in range(_REMOVING_THREADS))
-            return [path for left in pool.map(remove, parts) for path in left]
+            batches = (path_list[first::_REMOVING_THREADS] for first in range(_REMOVING_THREADS))
+            return [path for failed_paths in pool.map(remove, batches) for path in failed_paths]
 
     def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - for objects
         """Open a file for writing; it appears complete and synced, or not at all."""
         return atomic_writer(path)
 
 
-def is_there(path: str) -> bool:
+def path_exists(path: str) -> bool:
     """Whether a file, a folder or a link exists; os.path.lexists would report any disk error as absence.
 
     Raises:
         InputError: If the disk fails, or access is refused.
     """
     with reading(path), contextlib.suppress(*ABSENT):
-        retried(lambda: os.lstat(path))
+        retry(lambda: os.lstat(path))
         return True
     return False
 
@@ -604,7 +604,7 @@ def walk(folder: str, *, recursive: bool = True) -> Iterator[str]:
         InputError: If a folder cannot be read; os.walk and glob would treat it as empty.
     """
     entries: list[os.DirEntry[str]] = []
-    with reading(folder), contextlib.suppress(*ABSENT), retried(lambda: os.scandir(folder)) as scanned:
+    with reading(folder), contextlib.suppress(*ABSENT), retry(lambda: os.scandir(folder)) as scanned:
         entries = list(scanned)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):

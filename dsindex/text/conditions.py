@@ -68,16 +68,16 @@ class Condition:
     @property
     def paths(self) -> frozenset[Path]:
         """The paths of all tests."""
-        return frozenset([self.path] if self.path else []).union(*(each.paths for each in self.operands))
+        return frozenset([self.path] if self.path else []).union(*(operand.paths for operand in self.operands))
 
     def holds(self, columns: Mapping[Path, Sequence[Any]]) -> NDArray[np.bool_]:
         """Tell which records satisfy the condition, shape [records], given their values at each path, or UNSET."""
-        held = [each.holds(columns) for each in self.operands]
+        masks = [operand.holds(columns) for operand in self.operands]
         match self.operator:
             case "not":
-                return ~held[0]
+                return ~masks[0]
             case "And" | "Or" as word:
-                return reduce(_COMBINE[word], held)
+                return reduce(_COMBINE[word], masks)
             case "has":
                 results: Iterable[bool] = (value is not msgspec.UNSET for value in columns[self.path])
             case "IN":

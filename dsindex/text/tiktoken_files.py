@@ -167,16 +167,16 @@ def read_rank_file(file: str, content: bytes, family: str | None) -> tuple[Tikto
         family = stem
     if family not in _FAMILIES:
         families = ", ".join(_FAMILIES)
-        what = "it has no pattern and special tokens" if family is None else f"unknown encoding {family!r}"
-        raise TokenizerError(f"{file}: {what}", hint=f"choose with `dsindex build --tiktoken-encoding`: {families}")
+        problem = "it has no pattern and special tokens" if family is None else f"unknown encoding {family!r}"
+        raise TokenizerError(f"{file}: {problem}", hint=f"choose with `dsindex build --tiktoken-encoding`: {families}")
     ranks = _collect_ranks(line.split(b" ") for line in content.splitlines() if line)
     if family in _ENCODINGS:
         pattern, special = _ENCODINGS[family]
         eod = END_OF_TEXT
     else:
         pattern, eod = PATTERNS["llama3"][0], "<|end_of_text|>"
-        named, reserved = _LLAMA_NAMES[family], itertools.count()
-        names = (named.get(number) or f"reserved_special_token_{next(reserved)}" for number in range(256))
+        names_by_number, reserved = _LLAMA_NAMES[family], itertools.count()
+        names = (names_by_number.get(number) or f"reserved_special_token_{next(reserved)}" for number in range(256))
         special = {f"<|{name}|>": len(ranks) + number for number, name in enumerate(names)}
     size = max([*ranks.values(), *special.values()]) + 1
     return TiktokenEncoding(pattern=pattern, ranks=ranks, special_tokens=special, vocabulary_size=size), eod
@@ -197,8 +197,8 @@ def _collect_ranks(entries: Iterable[Sequence[bytes | str | int]]) -> dict[bytes
                 raise ValueError("it is empty or repeated")
             ranks[token_bytes] = int(rank)
         except (TypeError, ValueError) as error:
-            msg = f"entry {number} is not a token in base64 and its rank: {str(entry)[:60]} ({error})"
-            raise ValueError(msg) from error
+            problem = f"entry {number} is not a token in base64 and its rank: {str(entry)[:60]} ({error})"
+            raise ValueError(problem) from error
     return ranks
 
 

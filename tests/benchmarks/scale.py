@@ -32,7 +32,7 @@ from dsindex.runtime import assembly
 from dsindex.runtime.input_paths import find_paths
 from dsindex.runtime.job import RANGE_BYTES, Output, open_job
 from dsindex.runtime.merge import make_index, make_provenance, merge_whole
-from dsindex.runtime.plan import InputFile, choose_smallest_shard, look_at_inputs, make_plan
+from dsindex.runtime.plan import InputFile, choose_smallest_shard, examine_inputs, make_plan
 from dsindex.runtime.progress import Reporter
 from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
@@ -107,7 +107,7 @@ def measure_file(folder):
     for path in paths:
         path.write_text('{"text": "a"}\n')
     began = time.process_time()
-    look_at_inputs(find_paths([folder]))
+    examine_inputs(find_paths([folder]))
     return (time.process_time() - began) / len(paths)
 
 

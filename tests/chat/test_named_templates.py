@@ -8,12 +8,9 @@ from dsindex.chat.conversations import ConversationReader
 from dsindex.chat.encode import InstructionEncoder
 from dsindex.chat.rendering import ChatTemplate
 from dsindex.errors import InputError, RecordProblem, TokenizerError
-from tests.chat.test_replies import VARIABLES, marked
+from tests.chat.test_replies import VARIABLES
 from tests.support.chat_tokenizers import train
 from tests.support.drawn_chats import NUM_CONVERSATIONS, draw
-
-USER, REPLY = {"role": "user", "content": "U"}, {"role": "assistant", "content": "R"}
-
 
 DIGESTS = {
     "chatml": ("c9308e5bdbf2decf", 72),
@@ -40,11 +37,6 @@ def test_drawn_conversations_are_written_as_they_were_compared_with_transformers
     assert (digest.hexdigest(), num_refused) == DIGESTS[name]
 
 
-def test_qwen3_without_thinking_does_not_learn_the_empty_block():
-    text = marked(read_template("qwen3"), [USER, REPLY], enable_thinking=False)
-    assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n«R<|im_end|>\n»")
-
-
 def test_name_is_replaced_by_the_text_when_the_configuration_is_read():
     assert parse_config("chat_template: llama3.1").chat_template == read_template("llama3.1")
     with pytest.raises(InputError, match=r"chat_template: 'lama3' is neither .*; did you mean llama3.1\?"):
@@ -53,7 +45,7 @@ def test_name_is_replaced_by_the_text_when_the_configuration_is_read():
 
 def test_a_template_whose_control_tokens_the_tokenizer_splits_is_refused() -> None:
     tokenizer = train("bytes")
-    with pytest.raises(TokenizerError, match=r"no single ids for .* tokens <\|end_header_id\|>, <\|eot_id\|>, "):
+    with pytest.raises(TokenizerError, match=r"splits its control tokens <\|end_header_id\|>, <\|eot_id\|>, "):
         InstructionEncoder(parse_config("chat_template: llama3.1"), tokenizer)
     InstructionEncoder(parse_config("chat_template: llama3.1\ncontrol_tokens: allow"), tokenizer)
     own = parse_config("chat_template: '<|eot_id|>{% generation %}{{ messages[0].content }}{% endgeneration %}'")

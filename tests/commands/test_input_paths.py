@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dsindex.errors import InputError
 from dsindex.runtime.input_paths import find_paths, find_split, require_all_parts
-from dsindex.runtime.plan import look_at_inputs
+from dsindex.runtime.plan import examine_inputs
 from dsindex.runtime.work_folder import MARKER_FILE
 from dsindex.store.listing import expand_pattern, is_match
 from tests.support.golden import OWN
@@ -42,7 +42,7 @@ def found(*patterns, lists=(), split=None):
 
 def refusal(*patterns, lists=(), split=None):
     with pytest.raises(InputError) as raised:
-        look_at_inputs(find_paths(patterns, lists=lists, split=split))
+        examine_inputs(find_paths(patterns, lists=lists, split=split))
     return str(raised.value)
 
 

@@ -144,7 +144,7 @@ def test_exports_are_added_to_a_finished_job_without_doing_it_again(tmp_path, ch
     assert [each.already_complete for report in (first, again) for each in report.exports] == [False] * 2 + [True] * 2
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")} == before
     (tmp_path / "chat_parquet_768" / "notes.txt").write_text("mine")
-    with pytest.raises(OutputError, match=r"notes\.txt: expected an export of dsindex and nothing else"):
+    with pytest.raises(OutputError, match=r"notes\.txt: not part of an export of dsindex"):
         run_config(job(tmp_path, chats, replace=True, split_seed=5), CONFIG)
 
 
@@ -153,7 +153,7 @@ def test_somebody_elses_file_is_never_replaced(tmp_path, chats, name):
     """With the name of an export, or in its folder without a manifest."""
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
-    with pytest.raises(OutputError, match=r"chat_parquet_768\S*: expected an export of dsindex and nothing else"):
+    with pytest.raises(OutputError, match=r"chat_parquet_768\S*: not part of an export of dsindex"):
         run_config(job(tmp_path, chats), CONFIG)
 
 

@@ -29,7 +29,7 @@ def clock(monkeypatch):
 
 def test_log_gets_a_line_every_few_seconds(clock, capsys):
     executor = ThreadExecutor(1)
-    with Reporter().showing(PlainDisplay()) as reporter:
+    with Reporter().show_on(PlainDisplay()) as reporter:
         reporter.follow(executor)
         reporter.stage("tokenize", total=11 * MB, unit="bytes", tasks=11)
         for second in range(11):
@@ -50,7 +50,7 @@ def test_terminal_gets_a_bar(monkeypatch, clock):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(progress, "BAR_SECONDS", 0.0)
-    with Reporter().showing(progress.standard_display()) as reporter:
+    with Reporter().show_on(progress.choose_display()) as reporter:
         reporter.say("a [word] first")
         reporter.stage("tokenize", total=4000, unit="bytes", tasks=2)
         clock.now += 2
@@ -69,7 +69,7 @@ def test_terminal_gets_a_bar(monkeypatch, clock):
 ], ids=["done", "failed", "bug", "interrupted"])  # fmt: skip
 def test_file_says_how_the_job_ended(tmp_path, error, state, reason):
     beside = tmp_path / "x.progress.json"
-    with contextlib.suppress(BaseException), Reporter().showing(ProgressFile(str(tmp_path / "x"))):
+    with contextlib.suppress(BaseException), Reporter().show_on(ProgressFile(str(tmp_path / "x"))):
         assert json.loads(beside.read_bytes())["state"] == "running"
         if error is not None:
             error.add_note("2 shards are kept")
@@ -85,7 +85,7 @@ def test_notebook_gets_bars_and_results_as_html(monkeypatch, clock):
     monkeypatch.setitem(sys.modules, "ipykernel", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", ipython)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
-    with Reporter().showing(progress.standard_display()) as reporter:
+    with Reporter().show_on(progress.choose_display()) as reporter:
         reporter.say("<b>")
         reporter.stage("tokenize", total=400, unit="bytes", tasks=2)
         clock.now += 2

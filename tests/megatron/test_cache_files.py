@@ -9,7 +9,7 @@ import pytest
 from dsindex.commands.index import _artifact, write_cache
 from dsindex.errors import OutputError
 from dsindex.megatron.cache import CacheFiles, CacheRecord, Settings
-from dsindex.runtime.publish import writing_artifacts
+from dsindex.runtime.publish import hold_artifacts
 
 DESCRIPTION = "x-GPTDataset-train-description.txt"
 
@@ -22,7 +22,7 @@ def put(folder, number):
     """Write another cache for each number; the description is the same, since its name is its hash."""
     contents = (*(np.full(9 + number, number, np.int32) for _ in range(3)), b"{}")
     files = files_in(folder)
-    with writing_artifacts([files.stem], [_artifact(files)], waits=True):
+    with hold_artifacts([files.stem], [_artifact(files)], waits=True):
         return write_cache(files, contents, CacheRecord(settings=Settings(taken=number)))
 
 

@@ -101,7 +101,7 @@ def read_ranges(path, cuts, **options):
 def parse(content, selection=SELECTION):
     """The records of lines, read as one block."""
     block = LineBlock.of_text(bytearray(content), offset=0, first_line=0)
-    return selection.finish(parse_block(block, selection, 1 << 30))
+    return selection.join_texts(parse_block(block, selection, 1 << 30))
 
 
 def as_reading(block):
