@@ -419,7 +419,8 @@ class _Chat:
     def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
         """Yield notes, each once: data that the template does not write, and text that teaches the model bad habits."""
         variables = self._conversation.variables
-        notes = {name for name in variables if name not in _DATA and name not in self._template.names}
+        unread = variables.keys() - _DATA.keys() - self._template.names
+        notes = {name for name in unread if variables[name] not in ("", [], {})}
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
         for message in self._conversation.messages:
             if not has_content(message, texts["content"]):

@@ -63,6 +63,7 @@ _FREE_FILTERS = frozenset({"default", "d", "first", "items", "last", "length", "
 _LIST_FILTERS = frozenset({"map", "reject", "rejectattr", "select", "selectattr"})
 """Filters that yield the items of a list one at a time."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>", re.IGNORECASE)
+_ASKS_FOR_NULL = re.compile(r"\bcontent\W{0,2}\s+is\s+(?:not\s+)?none\b")
 _SHOWN_CHARACTERS = 1000
 MAX_STEPS = 1_000_000
 """Limit for iterations of loops plus calls of macros in one rendering; they take a few seconds."""
@@ -155,7 +156,16 @@ class ChatTemplate:
                     "template-failed", f"the chat template does not render: line {line}: {reason}"
                 ) from error
 
-        rendered, fitting = self._choose_form(render, messages, variables)
+        try:
+            rendered, fitting = self._choose_form(render, messages, variables)
+        except RecordProblem:
+            given = variables.get("tools")
+            if not isinstance(given, list) or all("function" in tool for tool in given):
+                raise
+            # Some templates read only OpenAI's form of a tool, as ms-swift always passes it.
+            tools = [tool if "function" in tool else {"type": "function", "function": tool} for tool in given]
+            variables = {**variables, "tools": tools}
+            rendered, fitting = self._choose_form(render, messages, variables)
         if compiled.marks_generation or self._reply_role is None:
             return rendered
         return ReplyFinder(render, fitting, self._reply_role).find(rendered)
@@ -166,7 +176,8 @@ class ChatTemplate:
         """Render messages in the first form that the template can read without leaving contents out.
 
         The first form is the given one. Further forms have contents as a text or as parts, and the arguments of calls
-        as JSON text or as an object, since templates differ in what they accept.
+        as JSON text or as an object, since templates differ in what they accept. If the template asks whether a content
+        is null, as those of DeepSeek do, the content of a message with nothing but calls is null in the last forms.
 
         Returns:
             The rendered text, and the messages in the chosen form.
@@ -178,10 +189,14 @@ class ChatTemplate:
         problem: RecordProblem | None = None
         tried: list[list[dict[str, Any]]] = []
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
-        for change_content, change_calls in product((None, _as_text, _as_parts), (None, _other_arguments)):
+        contents, calls = (None, _as_text, _as_parts), (None, _other_arguments)
+        defaults = [{}, {"content": None}] if any(map(_ASKS_FOR_NULL.search, self.sources)) else [{}]
+        for default, change_content, change_calls in product(defaults, contents, calls):
             # Copy each message: positions are looked up by id(message), and a caller may pass the same object twice.
             changes = [pair for pair in (("content", change_content), ("tool_calls", change_calls)) if pair[1]]
-            fitting = [_change(message, changes) if changes else dict(message) for message in messages]
+            fitting = [
+                {**(default if "tool_calls" in message else {}), **_change(message, changes)} for message in messages
+            ]
             if fitting in tried:
                 continue
             tried.append(fitting)
@@ -200,8 +215,8 @@ class ChatTemplate:
             given = given or (None if problem else (rendered, fitting))
         if given is not None:
             return given
-        calls = any(message.get("tool_calls") for message in messages) and len(tried) > 1
-        note = "; the `arguments` of its calls were tried as a text and as an object" if calls else ""
+        has_calls = any(message.get("tool_calls") for message in messages) and len(tried) > 1
+        note = "; the `arguments` of its calls were tried as a text and as an object" if has_calls else ""
         raise RecordProblem("template-failed", f"{problem}{note}") from problem
 
     def _check(self, text: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]) -> None:
