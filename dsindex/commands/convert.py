@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.commands.results import JobResult, MadeDataset
-from dsindex.datasets.documents import GATHERED_DOCUMENTS, Documents, ShuffledDocuments, documents_of, shuffled
+from dsindex.datasets.documents import GATHERED_DOCUMENTS, Documents, ShuffledDocuments, documents_of, shuffle_items
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.packed import PbinDocuments
 from dsindex.errors import FormatError, LimitError, OutputError
@@ -260,7 +260,7 @@ def _pbin_documents(path: str, header: PbinHeader) -> Documents:
 def _lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:
     """Return the number of tokens of each document, in output order."""
     lengths = np.concatenate([np.empty(0, np.int64), *(own for part in parts for own in part.lengths())])
-    return lengths if seed is None else np.concatenate([lengths[:0], *shuffled(lengths, seed)])
+    return lengths if seed is None else np.concatenate([lengths[:0], *shuffle_items(lengths, seed)])
 
 
 def _write_pbin(output: str, header: PbinHeader, parts: Sequence[Documents], seed: int | None) -> None:

@@ -26,7 +26,7 @@ from dsindex.chat.exports import (
 from dsindex.commands.instruct_packs import read_published
 from dsindex.commands.instruct_shards import keys_of
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.instruction import one_per_block, open_masked, packing_prefix, read_layout
+from dsindex.datasets.instruction import lay_out_one_per_block, open_masked, packing_prefix, read_layout
 from dsindex.errors import InputError, OutputError
 from dsindex.formats.manifest import EXPORT_MANIFEST, ExportManifest, read_export_manifest
 from dsindex.runtime.dispatch import run_in_order
@@ -185,7 +185,7 @@ def _write_files(
     for split, prefix in prefixes.items():
         lengths = open_masked(prefix)[0].sequence_lengths
         if length is None:
-            layout = one_per_block(lengths, 0)
+            layout = lay_out_one_per_block(lengths, 0)
         elif kind == "bridge":
             drops = config.longer_than_pack == "drop"
             layout = lay_out_bridge_packs(lengths, sequence_length=length, multiple=multiple, drop_longer=drops)

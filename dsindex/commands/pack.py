@@ -9,7 +9,7 @@ import numpy as np
 
 from dsindex.commands.convert import TYPE_OF_SIZE
 from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
-from dsindex.datasets.documents import shuffled
+from dsindex.datasets.documents import shuffle_items
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.options.common import work_folder_path
@@ -158,7 +158,7 @@ def _write_ends(segments: Sequence[Segment], header: PbinHeader, folder: str, se
     replace_file(join_path(folder, "head"), header.to_bytes())
     path, lengths = join_path(folder, "index"), read_lengths(segments)
     if seed is not None:
-        lengths = np.concatenate([lengths[:0], *shuffled(lengths, seed)])
+        lengths = np.concatenate([lengths[:0], *shuffle_items(lengths, seed)])
     with open_output(path) as file:
         write_pbin_index(file, header, lengths)
     return SourceFile(path=path, size_bytes=file.size_bytes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from dsindex.datasets.decoding import load_like, load_recorded
+from dsindex.datasets.decoding import load_recorded_tokenizer, load_with_options
 from dsindex.datasets.detect import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.documents import documents_of
 from dsindex.datasets.indexed import IndexedDataset
@@ -139,10 +139,10 @@ def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None)
     recorded = None if manifest is None else manifest.content.tokenizer
     if given is None:
         try:
-            return load_recorded(prefix, manifest), None
+            return load_recorded_tokenizer(prefix, manifest), None
         except TokenizerError as error:
             return None, error.sentence
-    tokenizer = load_like(recorded, given)
+    tokenizer = load_with_options(recorded, given)
     if recorded is None:
         return tokenizer, "no tokenizer is recorded, so it is unknown whether this is the right one"
     if tokenizer.sha256 == recorded.sha256:
@@ -155,7 +155,7 @@ def input_problem(manifest: Manifest, number: int, *, given: Iterable[str]) -> s
     """Return how an input changed since the build; None if it did not. Only given addresses are contacted."""
     recorded = manifest.content.inputs[number]
     try:
-        path = input_path(manifest, number, given=given)
+        path = input_path(manifest, number, user_addresses=given)
     except InputError as error:
         return f"was {error.sentence.removeprefix(f'{recorded.path}: ')}"
     try:

@@ -19,7 +19,7 @@ import xxhash
 
 from dsindex.commands.findings import CACHE, SAME_AS, CheckResult, DatasetCounts, VerifyReport
 from dsindex.commands.verify_caches import is_cache_of, list_caches, verify_cache
-from dsindex.datasets.decoding import load_recorded
+from dsindex.datasets.decoding import load_recorded_tokenizer
 from dsindex.datasets.detect import DetectedDataset, detect_dataset
 from dsindex.datasets.documents import Documents, ShuffledDocuments, documents_of, open_documents, permute
 from dsindex.datasets.indexed import IndexedDataset
@@ -264,7 +264,7 @@ def find_foreign_id(detected: DetectedDataset, begin: int, end: int, vocabulary_
         tokens = np.asarray(documents.tokens[first : min(first + CHUNK_TOKENS, end)])
         if tokens.min() < 0 or tokens.max() >= vocabulary_size:
             at = int(np.flatnonzero((tokens < 0) | (tokens >= vocabulary_size))[0])
-            what = f"id {tokens[at]} in document {documents.at(first + at):,} is not below {vocabulary_size}"
+            what = f"id {tokens[at]} in document {documents.document_at(first + at):,} is not below {vocabulary_size}"
             return [f"{documents.path}: {what}; give the dataset's tokenizer, or build it again"]
     return []
 
@@ -337,7 +337,7 @@ def first_difference(one: Documents, other: Documents) -> tuple[int, str] | None
         unequal = np.flatnonzero(tokens != others)
         if len(unequal):
             position = begin + int(unequal[0])
-            number = one.at(position)
+            number = one.document_at(position)
             what = f"{tokens[unequal[0]]} and {others[unequal[0]]}"
             return number, f"its token {position - one.end(number - 1):,} is {what}"
     if number < min(one.num_documents, other.num_documents):
@@ -422,7 +422,7 @@ def open_source(detected: DetectedDataset, manifest: Manifest | None, config: Ve
         hint = "build the dataset again and compare: dsindex verify A --same-as B"
         raise InputError(f"{prefix}: without provenance, the source of its documents is unknown", hint=hint)
     content, options = manifest.content, manifest.content.options
-    tokenizer = load_recorded(prefix, manifest, given=config.tokenizer_model)
+    tokenizer = load_recorded_tokenizer(prefix, manifest, path=config.tokenizer_model)
     set_aside = options.on_bad_record == "quarantine" and any(file.quarantined != 0 for file in content.inputs)
     # gigatoken would make documents of texts that were quarantined because the reference failed on them.
     is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library
@@ -532,7 +532,7 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
     """
     found = []
     for number, recorded in enumerate(manifest.content.inputs):
-        path = input_path(manifest, number, given=(prefix, *contact))
+        path = input_path(manifest, number, user_addresses=(prefix, *contact))
         form: Any = recorded.format or "jsonl"
         place = InputPath(path=path, absolute_path=absolute(path))
         [seen] = examine_inputs([place], wanted=form)

@@ -104,7 +104,7 @@ def _findings(description: str, prefix: str) -> Iterator[str]:
     arrays = list(map(files.open, files.arrays))
     record = files.read_record()
     if record is not None:  # dsindex wrote it, and the recorded digests show what changed
-        yield from (f"{name} changed since dsindex wrote it" for name in files.changed(record))
+        yield from (f"{name} changed since dsindex wrote it" for name in files.find_changed(record))
         yield from source_changes(prefix, record.source) if record.source is not None else ()
     elif described["class"] == BLENDED_CLASS:
         yield from _check_blend(described, *arrays)

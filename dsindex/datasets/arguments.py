@@ -38,17 +38,17 @@ class Caches(Protocol):
 AnyDataset: TypeAlias = AnyPath | Result
 
 
-def list_prefixes(value: AnyDataset | Iterable[AnyDataset]) -> tuple[str, ...]:
+def list_prefixes(datasets: AnyDataset | Iterable[AnyDataset]) -> tuple[str, ...]:
     """Return the prefixes of datasets as paths or addresses; results and list files stand for all their datasets."""
     from dsindex.megatron.plan import read_list  # slow to import
 
-    members = (blend.prefixes if (blend := read_list(path)) else (path,) for path in _names(value))
+    members = (blend.prefixes if (blend := read_list(path)) else (path,) for path in _names(datasets))
     return tuple(chain.from_iterable(members))
 
 
-def _names(value: AnyDataset | Caches | Iterable[AnyDataset]) -> tuple[str, ...]:
-    is_one = isinstance(value, str | os.PathLike | Result | Caches)
-    subjects: list[Any] = list(value) if isinstance(value, Iterable) and not is_one else [value]
+def _names(datasets: AnyDataset | Caches | Iterable[AnyDataset]) -> tuple[str, ...]:
+    is_single = isinstance(datasets, str | os.PathLike | Result | Caches)
+    subjects: list[Any] = list(datasets) if isinstance(datasets, Iterable) and not is_single else [datasets]
     names: list[str] = []
     for subject in subjects:
         if isinstance(subject, Caches):
@@ -59,51 +59,51 @@ def _names(value: AnyDataset | Caches | Iterable[AnyDataset]) -> tuple[str, ...]
     return tuple(map(locate_dataset, names))
 
 
-def one_prefix(value: AnyDataset | Iterable[AnyDataset]) -> str:
+def single_prefix(dataset: AnyDataset | Iterable[AnyDataset]) -> str:
     """Return the prefix of a single dataset."""
-    found = _names(value)
-    if len(found) > 1:
-        raise UsageError(f"{len(found)} datasets were given ({', '.join(found)})", hint="choose one")
-    return found[0]
+    prefixes = _names(dataset)
+    if len(prefixes) > 1:
+        raise UsageError(f"{len(prefixes)} datasets were given ({', '.join(prefixes)})", hint="choose one")
+    return prefixes[0]
 
 
-def list_text_prefixes(value: AnyDataset | Iterable[AnyDataset]) -> tuple[str, ...]:
+def list_text_prefixes(datasets: AnyDataset | Iterable[AnyDataset]) -> tuple[str, ...]:
     """Return the prefixes of .bin/.idx datasets."""
-    if hasattr(value, "splits"):
+    if hasattr(datasets, "splits"):
         raise ValueError("instruction data is no dataset of texts: its tokens and masks belong together")
-    found = _names(value)
-    packed = next((prefix for prefix in found if prefix.endswith(PBIN_SUFFIX)), None)
-    if packed is not None:
-        raise UsageError(f"{packed} is not a .bin and .idx", hint="convert it: dsindex convert")
-    return tuple(as_prefix(prefix) for prefix in found)
+    prefixes = _names(datasets)
+    pbin_path = next((prefix for prefix in prefixes if prefix.endswith(PBIN_SUFFIX)), None)
+    if pbin_path is not None:
+        raise UsageError(f"{pbin_path} is not a .bin and .idx", hint="convert it: dsindex convert")
+    return tuple(as_prefix(prefix) for prefix in prefixes)
 
 
-def cache_folder(value: AnyDataset | Caches) -> str:
+def cache_folder(caches: AnyDataset | Caches) -> str:
     """Return the folder of index caches, or the path of a dataset."""
-    if not isinstance(value, Caches):
-        return one_prefix(value)
-    if len(value.folders) != 1:
-        folders = ", ".join(value.folders) or "no folder"
+    if not isinstance(caches, Caches):
+        return single_prefix(caches)
+    if len(caches.folders) != 1:
+        folders = ", ".join(caches.folders) or "no folder"
         raise UsageError(f"the result has caches in {folders}", hint="pass one folder")
-    return value.folders[0]
+    return caches.folders[0]
 
 
 OBJECT_NAME = "tokenizers.Tokenizer"
 """Name of a tokenizer object in the manifest, which identifies it by its `sha256`."""
-_objects: list[Any] = []
+_tokenizer_folders: list[Any] = []
 """Temporary folders of tokenizer objects; they last as long as the process."""
 
 
-def tokenizer_path(value: Any) -> Any:  # noqa: ANN401 - anything the caller passed
+def tokenizer_path(tokenizer: Any) -> Any:  # noqa: ANN401 - anything the caller passed
     """Return the path of a tokenizer; an object of `tokenizers` is written to a temporary file."""
     library = sys.modules.get("tokenizers")
-    if library is None or not isinstance(value, library.Tokenizer):
-        if hasattr(value, "backend_tokenizer"):
+    if library is None or not isinstance(tokenizer, library.Tokenizer):
+        if hasattr(tokenizer, "backend_tokenizer"):
             raise UsageError("this is not a tokenizers.Tokenizer", hint="pass its backend_tokenizer")
-        return value
+        return tokenizer
     import tempfile
 
-    _objects.append(tempfile.TemporaryDirectory(prefix="dsindex-tokenizer-"))
-    path = os.path.join(_objects[-1].name, OBJECT_NAME)
-    value.save(path, pretty=False)
+    _tokenizer_folders.append(tempfile.TemporaryDirectory(prefix="dsindex-tokenizer-"))
+    path = os.path.join(_tokenizer_folders[-1].name, OBJECT_NAME)
+    tokenizer.save(path, pretty=False)
     return path

@@ -59,12 +59,12 @@ class MapDataset(ABC, Generic[Item]):
         """Return many items, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
-    def _keep_arguments(self, given: Mapping[str, Any]) -> None:
-        """Keep the arguments of `__init__`, given as its first `locals()`; paths become absolute."""
-        own = {name: value for name, value in given.items() if name not in {"self", "__class__"}}
-        for name in PATHS & own.keys():
-            own[name] = absolute(os.fspath(own[name])) if isinstance(own[name], str | os.PathLike) else own[name]
-        self._arguments = own
+    def _keep_arguments(self, local_variables: Mapping[str, Any]) -> None:
+        """Keep the arguments of `__init__`, which are its `locals()` at the start; paths become absolute."""
+        args = {name: value for name, value in local_variables.items() if name not in {"self", "__class__"}}
+        for name in PATHS & args.keys():
+            args[name] = absolute(os.fspath(args[name])) if isinstance(args[name], str | os.PathLike) else args[name]
+        self._arguments = args
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **self._arguments), ()
@@ -101,14 +101,14 @@ class MapDataset(ABC, Generic[Item]):
 # Tensors instead of arrays, for datasets with `torch=True`. torch is an optional package, imported on first use.
 
 
-def tensor_maker(wanted: bool) -> Callable[[Item], Item]:
-    """Return the function to apply to every item: `to_tensors`, typed as if it returned arrays, or `as_it_is`.
+def tensor_maker(returns_tensors: bool) -> Callable[[Item], Item]:
+    """Return the function to apply to every item: `to_tensors`, typed as if it returned arrays, or `return_unchanged`.
 
     Raises:
         MissingPackageError: If tensors are wanted and torch is not installed.
     """
-    if not wanted:
-        return as_it_is
+    if not returns_tensors:
+        return return_unchanged
     try:
         importlib.import_module("torch")
     except ImportError as error:
@@ -117,7 +117,7 @@ def tensor_maker(wanted: bool) -> Callable[[Item], Item]:
     return cast("Callable[[Item], Item]", to_tensors)
 
 
-def as_it_is(value: Item) -> Item:
+def return_unchanged(value: Item) -> Item:
     """Return an item unchanged."""
     return value
 
@@ -129,7 +129,7 @@ def to_tensors(value: NDArray[Any] | Mapping[str, Any]) -> Any:  # noqa: ANN401 
     tensors.
     """
     if not isinstance(value, np.ndarray):
-        return {name: to_tensors(each) if isinstance(each, np.ndarray) else each for name, each in value.items()}
+        return {name: to_tensors(field) if isinstance(field, np.ndarray) else field for name, field in value.items()}
     import torch
 
     if value.dtype.kind in "iu":

@@ -1,7 +1,7 @@
-"""Decode token ids with the tokenizer that a dataset's manifest names, or with a given one.
+"""Decode token ids with the tokenizer that a dataset's manifest names, or with another one.
 
-The manifest (docs/formats.md) names a tokenizer and its SHA-256. `load_recorded` looks for the tokenizer, and takes
-only one with this hash.
+The manifest (docs/formats.md) names a tokenizer and its SHA-256. `load_recorded_tokenizer` looks for the tokenizer, and
+accepts only one with this hash.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
     ids = np.asarray(tokens)
     if ids.dtype.kind not in "iu" and ids.size:
         raise TypeError(f"{prefix}: tokens of type {ids.dtype} cannot be decoded")
-    kept = ids[ids >= 0] if ids.dtype.kind == "i" else ids
+    token_ids = ids[ids >= 0] if ids.dtype.kind == "i" else ids
     if tokenizer is None:
-        return _decode_known(_load_recorded(prefix, os.getcwd()), kept)
+        return _decode_ids(_load_recorded_once(prefix, os.getcwd()), token_ids)
     if isinstance(tokenizer, str | os.PathLike):
-        return _decode_known(_load_given(os.fspath(tokenizer)), kept)
+        return _decode_ids(_load_path_once(os.fspath(tokenizer)), token_ids)
     from dsindex.text.tokenizer import Tokenizer
 
     if isinstance(tokenizer, Tokenizer):
-        return _decode_known(tokenizer, kept)
+        return _decode_ids(tokenizer, token_ids)
     if not hasattr(tokenizer, "decode"):
         raise TypeError(f"tokenizer: a {type(tokenizer).__name__} is no path and has no decode()")
-    return str(tokenizer.decode(kept.tolist(), skip_special_tokens=False))
+    return str(tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))
 
 
-def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None = None) -> Tokenizer:
+def load_recorded_tokenizer(prefix: str, manifest: Manifest | None, *, path: str | None = None) -> Tokenizer:
     """Load the tokenizer that a manifest names.
 
     A file is looked for at its recorded path, then by name in the working folder and in the folders above the dataset
@@ -68,7 +68,7 @@ def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None =
     Args:
         prefix: The dataset's path without suffix.
         manifest: The dataset's manifest.
-        given: The path to load it from; None to look for it.
+        path: Path of the tokenizer; None to look for it.
 
     Raises:
         TokenizerError: If the manifest names no tokenizer, or no tokenizer with the recorded hash was found.
@@ -77,28 +77,28 @@ def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None =
     recorded = None if manifest is None else manifest.content.tokenizer
     if manifest is None or recorded is None:
         raise TokenizerError(f"{manifest_path(prefix)}: no manifest names the dataset's tokenizer", hint=hint)
-    others = []
-    for place in _places(prefix, recorded, manifest.run) if given is None else [given]:
+    failures = []
+    for candidate in _candidate_paths(prefix, recorded, manifest.run) if path is None else [path]:
         try:
-            tokenizer = load_like(recorded, place, is_given=given is not None)
+            tokenizer = load_with_options(recorded, candidate, is_user_path=path is not None)
         except (DsindexError, OSError) as error:
-            others.append(error.sentence if isinstance(error, DsindexError) else str(error))
+            failures.append(error.sentence if isinstance(error, DsindexError) else str(error))
             continue
         if tokenizer.sha256 == recorded.sha256:
             return tokenizer
-        others.append(f"{place} has {tokenizer.sha256[:16]}…")
-    reasons = "; ".join(others) or f"it is not where it was, in {os.getcwd()} or near the data"
-    what = f"the tokenizer of the dataset, {recorded.name!r} with sha256 {recorded.sha256[:16]}…, cannot be loaded"
-    raise TokenizerError(f"{prefix}: {what}: {reasons}", hint=hint)
+        failures.append(f"{candidate} has {tokenizer.sha256[:16]}…")
+    reasons = "; ".join(failures) or f"it is not where it was, in {os.getcwd()} or near the data"
+    problem = f"the tokenizer of the dataset, {recorded.name!r} with sha256 {recorded.sha256[:16]}…, cannot be loaded"
+    raise TokenizerError(f"{prefix}: {problem}: {reasons}", hint=hint)
 
 
-def load_like(recorded: RecordedTokenizer | None, path: str, *, is_given: bool = True) -> Tokenizer:
+def load_with_options(recorded: RecordedTokenizer | None, path: str, *, is_user_path: bool = True) -> Tokenizer:
     """Load a tokenizer with recorded options, whatever its hash.
 
     Args:
         recorded: The manifest's entry; None for no options.
         path: Path of the tokenizer, or its name in the hub.
-        is_given: Whether the user gave the path, which then replaces the two files of GPT-2.
+        is_user_path: Whether the user chose the path, which then replaces the two files of GPT-2.
 
     Raises:
         TokenizerError: If it cannot be read, or the options are damaged.
@@ -109,44 +109,44 @@ def load_like(recorded: RecordedTokenizer | None, path: str, *, is_given: bool =
     from dsindex.text.tokenizer import load_tokenizer
 
     options = dict((None if recorded is None else recorded.options) or {})
-    if is_given:
+    if is_user_path:
         options.pop("vocab_file", None)
     try:
-        return load_tokenizer(path, options=msgspec.convert(options, TokenizerOptions), fetches=is_given)
+        return load_tokenizer(path, options=msgspec.convert(options, TokenizerOptions), fetches=is_user_path)
     except msgspec.ValidationError as error:
         raise TokenizerError(f"{path}: the manifest has damaged options of a tokenizer: {options}") from error
 
 
-def _places(prefix: str, recorded: RecordedTokenizer, run: Run) -> list[str]:
+def _candidate_paths(prefix: str, recorded: RecordedTokenizer, run: Run) -> list[str]:
     """Return the places where a tokenizer may be, in search order."""
     if recorded.revision is not None:
         return [f"{recorded.name}@{recorded.revision}"]
     if "vocab_file" in (recorded.options or {}):
         return [recorded.name]
-    places = [*([] if run.tokenizer_path is None else [run.tokenizer_path]), recorded.name]
+    paths = [*([] if run.tokenizer_path is None else [run.tokenizer_path]), recorded.name]
     for start in local_paths([prefix, *(path for path, *_ in run.plan.inputs[:1])]):
         folder = os.path.abspath(start)
         for _ in range(LEVELS_ABOVE):
             folder = os.path.dirname(folder)
-            places.append(os.path.join(folder, recorded.name))
-    return [place for place in dict.fromkeys(places) if os.path.exists(place)]
+            paths.append(os.path.join(folder, recorded.name))
+    return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 
 @functools.lru_cache(maxsize=8)
-def _load_recorded(prefix: str, _: str) -> Tokenizer:
+def _load_recorded_once(prefix: str, _: str) -> Tokenizer:
     """Load a manifest's tokenizer once per process and working folder, on which relative paths depend."""
-    return load_recorded(prefix, read_manifest(prefix))
+    return load_recorded_tokenizer(prefix, read_manifest(prefix))
 
 
 @functools.lru_cache(maxsize=8)
-def _load_given(path: str) -> Tokenizer:
+def _load_path_once(path: str) -> Tokenizer:
     """Load a tokenizer once per process."""
     from dsindex.text.tokenizer import load_tokenizer
 
     return load_tokenizer(path)
 
 
-def _decode_known(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
+def _decode_ids(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
     """Return the text of ids, all of which must be in the vocabulary."""
     from dsindex.text.tokenizer import decode, shared_tokenizer
 

@@ -60,15 +60,15 @@ def detect_dataset(path: str) -> DetectedDataset:
         InputError: If the path is missing, is not something that dsindex reads, or could mean several datasets.
         FormatError: If the file has none of the known formats, or cannot be read.
     """
-    if (refused := describe_special_file(path)) is not None:
-        raise InputError(f"{path}: {refused} is not a dataset")
+    if (file_kind := describe_special_file(path)) is not None:
+        raise InputError(f"{path}: {file_kind} is not a dataset")
     ending = next((suffix for suffix in _PREFIX_ENDINGS if path.endswith(suffix)), "")
     prefix = path.removesuffix(ending)
-    detected = _at_prefix(prefix)
+    detected = _detect_prefix(prefix)
     if detected is None and read_list(path) is not None:
         return DetectedDataset(kind="list", path=path)
     if detected is not None or is_url(path):
-        return detected or _refuse_nothing(path)
+        return detected or _refuse_missing(path)
     if ending and os.path.isfile(path):
         hint = "move the other files of the dataset there, or build it again"
         raise InputError(f"{path}: there is no dataset {prefix} next to it", hint=hint)
@@ -77,10 +77,10 @@ def detect_dataset(path: str) -> DetectedDataset:
         return DetectedDataset(kind="export", path=folder)
     if descriptions_in(path):
         return DetectedDataset(kind="index cache", path=path)
-    return _detect_file(path) if os.path.isfile(path) else _refuse_nothing(path)
+    return _detect_file(path) if os.path.isfile(path) else _refuse_missing(path)
 
 
-def _at_prefix(prefix: str) -> DetectedDataset | None:
+def _detect_prefix(prefix: str) -> DetectedDataset | None:
     """Return the dataset of a prefix, on a disk or in an object store."""
     if is_stored(f"{prefix}.idx"):
         head = b"" if is_url(prefix) else read_head(f"{prefix}.idx")
@@ -95,8 +95,8 @@ def _at_prefix(prefix: str) -> DetectedDataset | None:
         return DetectedDataset(kind="MMIDIDX", path=prefix)
     if all(is_stored(f"{prefix}{suffix}.idx") for suffix in (TEXT_SUFFIX, MASK_SUFFIX)):
         return DetectedDataset(kind="instruction data", path=prefix)
-    packed = f"{prefix.removesuffix(PBIN_SUFFIX)}{PBIN_SUFFIX}"
-    return DetectedDataset(kind="pbin", path=packed) if is_stored(packed) else None
+    pbin_path = f"{prefix.removesuffix(PBIN_SUFFIX)}{PBIN_SUFFIX}"
+    return DetectedDataset(kind="pbin", path=pbin_path) if is_stored(pbin_path) else None
 
 
 def _detect_file(path: str) -> DetectedDataset:
@@ -114,26 +114,26 @@ def _detect_file(path: str) -> DetectedDataset:
     try:
         read_pbin_header(path)
     except FormatError as error:
-        known = ".bin and .idx, .pbin, raw index, index cache, export, manifest"
-        raise FormatError(f"{path}: begins with {head[:8]!r}, which is no known format ({known})") from error
+        formats = ".bin and .idx, .pbin, raw index, index cache, export, manifest"
+        raise FormatError(f"{path}: begins with {head[:8]!r}, which is no known format ({formats})") from error
     return DetectedDataset(kind="pbin", path=path)
 
 
 def pack_layouts(prefix: str) -> dict[str, tuple[int, int]]:
-    """Return the packs of instruction data: prefix → sequence length, and the multiple conversations are padded to."""
+    """Return the packs of instruction data: prefix → sequence length, multiple that conversations are padded to."""
     paths = [path.removesuffix(".idx") for path in find_with_beginning(f"{prefix}_packing_") if path.endswith(".idx")]
-    found = {path: match for path in paths if (match := PACKING.fullmatch(path)) and match[1] == prefix}
-    return {path: (int(match[2]), int(match[3] or 1)) for path, match in found.items()}
+    matches = {path: match for path in paths if (match := PACKING.fullmatch(path)) and match[1] == prefix}
+    return {path: (int(match[2]), int(match[3] or 1)) for path, match in matches.items()}
 
 
-def _refuse_nothing(path: str) -> NoReturn:
+def _refuse_missing(path: str) -> NoReturn:
     """Refuse a path without a dataset, and suggest datasets near it."""
-    near = [] if is_url(path) else [*find_with_beginning(os.path.join(path, "")), *find_with_beginning(f"{path}_")]
-    names = [name.removesuffix(".idx") for name in near if name.endswith((".idx", PBIN_SUFFIX))]
+    paths = [] if is_url(path) else [*find_with_beginning(os.path.join(path, "")), *find_with_beginning(f"{path}_")]
+    names = [name.removesuffix(".idx") for name in paths if name.endswith((".idx", PBIN_SUFFIX))]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     hint = f"choose one of {', '.join(names[:4])}{more}" if names else "check the path"
-    what = "only a folder" if os.path.isdir(path) else f"no file or folder, and no {path}.idx"
-    raise InputError(f"{path}: there is no dataset: {what}", hint=hint)
+    problem = "only a folder" if os.path.isdir(path) else f"no file or folder, and no {path}.idx"
+    raise InputError(f"{path}: there is no dataset: {problem}", hint=hint)
 
 
 def read_head(path: str) -> bytes:

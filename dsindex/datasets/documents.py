@@ -36,7 +36,7 @@ class Documents:
     num_documents: int
     """Number of documents, including empty ones."""
     ends_of: Callable[[NDArray[np.integer[Any]]], NDArray[np.int64]]
-    """Returns where documents end in `tokens`, given their numbers; 0 for -1, which ends before the first."""
+    """Returns the position in `tokens` where each of some documents ends, given their numbers; 0 for number -1."""
 
     @classmethod
     def between(cls, path: str, tokens: Items, bounds: NDArray[np.int64]) -> Documents:
@@ -48,7 +48,7 @@ class Documents:
         return np.stack([self.ends_of(documents - 1), self.ends_of(documents)], axis=1)
 
     def end(self, document: int) -> int:
-        """Return where a document ends in `tokens`; 0 for -1, which ends before the first."""
+        """Return the position in `tokens` where a document ends; 0 for document -1."""
         return int(self.ends_of(np.array([document]))[0])
 
     def lengths(self) -> Iterator[NDArray[np.int64]]:
@@ -67,7 +67,7 @@ class Documents:
             raise IndexError(f"{self.path}: there is no document {document}; it has {self.num_documents:,}")
         return self.end(document - 1), self.end(document)
 
-    def at(self, position: int) -> int:
+    def document_at(self, position: int) -> int:
         """Return the number of the document that contains the token at a position."""
         return bisect.bisect_right(range(self.num_documents), position, key=self.end)
 
@@ -101,11 +101,11 @@ def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
     boundaries, num_sequences = dataset.document_indices, len(dataset)
 
     def ends_of(documents: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        following = np.asarray(boundaries[documents + 1])
-        found = np.full(len(following), len(tokens), np.int64)  # where no sequence follows
-        inside = (following >= 0) & (following < num_sequences)
-        found[inside] = pointers[following[inside]] >> shift
-        return found
+        next_sequences = np.asarray(boundaries[documents + 1])
+        ends = np.full(len(next_sequences), len(tokens), np.int64)  # where no sequence follows
+        is_sequence = (next_sequences >= 0) & (next_sequences < num_sequences)
+        ends[is_sequence] = pointers[next_sequences[is_sequence]] >> shift
+        return ends
 
     return Documents(path=f"{dataset.prefix}.bin", tokens=tokens, num_documents=dataset.num_documents, ends_of=ends_of)
 
@@ -143,20 +143,20 @@ def permute(numbers: NDArray[np.integer[Any]], count: int, seed: int, *, inverse
     half = np.uint64(max(LEAST_BITS, -(-(count - 1).bit_length() // 2)))
     mask = np.uint64((1 << int(half)) - 1)
     images = np.array(numbers, np.uint64)
-    outside = np.ones(images.shape, np.bool_)
-    while outside.any():  # an image beyond the range is mapped again, until it is inside
-        left, right = images[outside] >> half, images[outside] & mask
+    is_outside = np.ones(images.shape, np.bool_)
+    while is_outside.any():  # an image beyond the range is mapped again, until it is inside
+        left, right = images[is_outside] >> half, images[is_outside] & mask
         for number in range(ROUNDS)[:: -1 if inverse else 1]:
             if inverse:
                 left, right = right ^ (splitmix64(left, seed, number) & mask), left
             else:
                 left, right = right, left ^ (splitmix64(right, seed, number) & mask)
-        images[outside] = left << half | right
-        outside = images >= np.uint64(count)
+        images[is_outside] = left << half | right
+        is_outside = images >= np.uint64(count)
     return images.astype(np.int64)
 
 
-def shuffled(items: NDArray[Any], seed: int) -> Iterator[NDArray[Any]]:
+def shuffle_items(items: NDArray[Any], seed: int) -> Iterator[NDArray[Any]]:
     """Yield an item for each document in the random order, a block at a time, copied."""
     for begin in range(0, len(items), BLOCK_DOCUMENTS):
         numbers = np.arange(begin, min(begin + BLOCK_DOCUMENTS, len(items)))
@@ -190,8 +190,8 @@ class ShuffledDocuments:
         """Return rows [dataset, number of the document in it] of the documents [begin, end)."""
         starts = np.array([0, *accumulate(part.num_documents for part in self.parts)])
         numbers = permute(np.arange(begin, end), self.num_documents, self.seed, inverse=self.inverse)
-        places = np.searchsorted(starts, numbers, side="right") - 1
-        return np.stack([places, numbers - starts[places]], axis=1)
+        dataset_numbers = np.searchsorted(starts, numbers, side="right") - 1
+        return np.stack([dataset_numbers, numbers - starts[dataset_numbers]], axis=1)
 
     def lengths(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return the number of tokens of each of the documents [begin, end)."""
@@ -217,9 +217,9 @@ class ShuffledDocuments:
     def _blocks(self, begin: int, end: int) -> Iterator[NDArray[np.int64]]:
         """Yield rows [dataset, first token, one past the last] of the documents [begin, end)."""
         for first in range(begin, end, GATHERED_DOCUMENTS):
-            places, numbers = self.sources(first, min(first + GATHERED_DOCUMENTS, end)).T
+            dataset_numbers, numbers = self.sources(first, min(first + GATHERED_DOCUMENTS, end)).T
             spans = np.empty((len(numbers), 3), np.int64)
-            spans[:, 0] = places
-            for place in np.unique(places).tolist():
-                spans[places == place, 1:] = self.parts[place].spans(numbers[places == place])
+            spans[:, 0] = dataset_numbers
+            for dataset in np.unique(dataset_numbers).tolist():
+                spans[dataset_numbers == dataset, 1:] = self.parts[dataset].spans(numbers[dataset_numbers == dataset])
             yield spans

@@ -154,8 +154,8 @@ class MegatronSamples(SampleDataset[dict[str, Any]]):
             IndexError: If there is no such sample.
             FormatError: If the indices point outside the data.
         """
-        only: NDArray[np.int64] = self.batch([index])[0]
-        return only
+        tokens: NDArray[np.int64] = self.batch([index])[0]
+        return tokens
 
     def batch(self, indices: Sequence[SupportsIndex]) -> NDArray[np.int64]:
         """Return the tokens of n samples, each as `tokens` does, shape [n, sequence_length (+ 1)].
@@ -166,7 +166,7 @@ class MegatronSamples(SampleDataset[dict[str, Any]]):
         """
         out = np.empty((len(indices), self.num_sample_tokens), np.int64)
         for index, text in zip(indices, out, strict=True):
-            dataset, number = self._find(self._number(index))
+            dataset, number = self._find_dataset(self._number(index))
             dataset._copy_tokens(number, text)
         return out
 
@@ -179,7 +179,7 @@ class MegatronSamples(SampleDataset[dict[str, Any]]):
         return decode_tokens(self.tokens(index)[:length], prefix=prefix, tokenizer=tokenizer)
 
     @abstractmethod
-    def _find(self, number: int) -> tuple[GPTDataset, int]:
+    def _find_dataset(self, number: int) -> tuple[GPTDataset, int]:
         """Return the dataset of a sample, and the sample's number in it."""
 
 
@@ -322,7 +322,7 @@ class GPTDataset(MegatronSamples):
         }
         apply_boundaries(sample, self.options)
         if self.options.inter_document_masking:
-            lengths = [num_tokens for *_, num_tokens in self._walk(number)]
+            lengths = [num_tokens for *_, num_tokens in self._find_parts(number)]
             add_document_bounds(sample, lengths, extra=self._extra)
         if self._pad_may_occur or labels[-1] == self._pad:
             loss_mask[labels == self._pad] = 0.0
@@ -330,20 +330,20 @@ class GPTDataset(MegatronSamples):
             labels[labels == self._pad] = 0
         return self._convert(sample)
 
-    def _find(self, number: int) -> tuple[GPTDataset, int]:
+    def _find_dataset(self, number: int) -> tuple[GPTDataset, int]:
         return self, number
 
     def _copy_tokens(self, number: int, out: NDArray[np.int64]) -> None:
         row = int(self.shuffle_index[number])
         if not self._copy_sample(self._tokens, self._columns, row, self._extra, self._pad, out):
-            raise self._damaged(number)
+            raise self._damage_error(number)
 
     def locate(self, index: SupportsIndex) -> LocatedSample:
         """Return a sample's number and parts; `trace_samples` traces many of them at once."""
         number = self._number(index)
         parts = [
             SamplePart(prefix=self.dataset.prefix, sequence=sequence, offset=offset, num_tokens=num_tokens)
-            for sequence, offset, _, num_tokens in self._walk(number)
+            for sequence, offset, _, num_tokens in self._find_parts(number)
             if num_tokens
         ]
         return LocatedSample(sample=number, dataset=0, data=self.dataset, parts=parts)
@@ -357,17 +357,17 @@ class GPTDataset(MegatronSamples):
         kernel: Callable[..., bool] = copy_sample if is_mapped else getattr(copy_sample, "py_func", copy_sample)
         return kernel
 
-    def _walk(self, number: int) -> list[tuple[int, int, int, int]]:
+    def _find_parts(self, number: int) -> list[tuple[int, int, int, int]]:
         """Return the parts of a sample as `find_part` returns them."""
         from dsindex.datasets.sample_assembly import list_parts
 
         row = int(self.shuffle_index[number])
         parts = list_parts(len(self._tokens), self._columns, row, self._extra, self.num_sample_tokens)
         if parts is None:
-            raise self._damaged(number)
+            raise self._damage_error(number)
         return parts
 
-    def _damaged(self, number: int) -> FormatError:
+    def _damage_error(self, number: int) -> FormatError:
         return FormatError(
             f"{self.dataset.prefix}: the indices of sample {number} point outside the dataset, or to more than "
             f"{self.num_sample_tokens} tokens; they were built from other data or settings"
@@ -461,24 +461,24 @@ class BlendedDataset(MegatronSamples):
 
     def _read(self, number: int) -> dict[str, Any]:
         """Return a sample as GPTDataset does, with the number of its dataset as `dataset_id`."""
-        dataset, sample = self._find(number)
+        dataset, sample = self._find_dataset(number)
         return {"dataset_id": self.dataset_index[number], **dataset[sample]}  # of the index's type, as in Megatron
 
     def locate(self, index: SupportsIndex) -> LocatedSample:
         """Return a sample's number, dataset and parts; `trace_samples` traces many of them at once."""
         number = self._number(index)
-        dataset, sample = self._find(number)
+        dataset, sample = self._find_dataset(number)
         return replace(dataset.locate(sample), sample=number, dataset=int(self.dataset_index[number]))
 
-    def _find(self, number: int) -> tuple[GPTDataset, int]:
+    def _find_dataset(self, number: int) -> tuple[GPTDataset, int]:
         """Return the dataset of a sample, and the sample's number in it.
 
         Raises:
             FormatError: If there is no such sample.
         """
-        place, sample = int(self.dataset_index[number]), int(self.dataset_sample_index[number])
-        if not 0 <= place < len(self.datasets) or not 0 <= sample < len(self.datasets[place]):
+        index, sample = int(self.dataset_index[number]), int(self.dataset_sample_index[number])
+        if not 0 <= index < len(self.datasets) or not 0 <= sample < len(self.datasets[index]):
             raise FormatError(
-                f"{self.place}: there is no sample {sample} of dataset {place}; the blend was built from other datasets"
+                f"{self.place}: there is no sample {sample} of dataset {index}; the blend was built from other datasets"
             )
-        return self.datasets[place], sample
+        return self.datasets[index], sample

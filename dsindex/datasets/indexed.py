@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
-from dsindex.datasets.base import MapDataset, as_it_is, tensor_maker
+from dsindex.datasets.base import MapDataset, return_unchanged, tensor_maker
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.errors import FormatError
 from dsindex.formats.dtypes import starts_of
@@ -46,7 +46,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
 
     Raises:
         FormatError: If a file is missing or damaged, or the two files do not match.
-        InputError: If an object cannot be read. Methods that read tokens raise it, too, also for a replaced object.
+        InputError: If an object cannot be read. Methods that read tokens also raise it, even for a replaced object.
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
@@ -111,8 +111,8 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
             raise
         tokens = self._tokens[begin : begin + length]
         if begin < 0 or len(tokens) != length:
-            raise self._outside(index)
-        return tokens if self._convert is as_it_is else self._convert(tokens)
+            raise self._bounds_error(index)
+        return tokens if self._convert is return_unchanged else self._convert(tokens)
 
     def get(self, index: SupportsIndex, offset: int = 0, length: int | None = None) -> NDArray[Any]:
         """Return part of a sequence.
@@ -130,11 +130,11 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         begin, room = (self._pointers[number] >> self._shift) + offset, self._lengths[number] - offset
         length = room if length is None else length
         if offset < 0 or not 0 <= length <= room:
-            what = f"sequence {index} has {room + offset} tokens"
-            raise IndexError(f"{self.prefix}: {what}; a part of {length} from {offset} is outside")
+            problem = f"sequence {index} has {room + offset} tokens"
+            raise IndexError(f"{self.prefix}: {problem}; a part of {length} from {offset} is outside")
         tokens = self._tokens[begin : begin + length]
         if begin < offset or len(tokens) != length:
-            raise self._outside(index)
+            raise self._bounds_error(index)
         return tokens
 
     def take(self, indices: Iterable[SupportsIndex]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -152,7 +152,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
             FormatError: If the index points outside the `.bin`.
         """
         sequences = [self.get(index) for index in indices]
-        offsets = starts_of(np.array([len(each) for each in sequences], np.int64))
+        offsets = starts_of(np.array([len(sequence) for sequence in sequences], np.int64))
         return np.concatenate([np.empty(0, self.dtype), *sequences]), offsets
 
     def token_columns(self) -> tuple[Items, NDArray[np.int32], NDArray[np.int64], int]:
@@ -191,7 +191,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         begin = self._pointers[sequences[0]] >> self._shift
         end = (self._pointers[sequences[-1]] >> self._shift) + self._lengths[sequences[-1]]
         if not 0 <= begin <= end <= self.num_tokens:
-            raise self._outside(sequences[0])
+            raise self._bounds_error(sequences[0])
         return self._tokens[begin:end]
 
     def document_of(self, index: SupportsIndex) -> int:
@@ -222,7 +222,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         """Return the text of all sequences of a document, as `decode` does for one sequence."""
         return decode_tokens(self.document(document), prefix=self.prefix, tokenizer=tokenizer)
 
-    def _outside(self, index: object) -> FormatError:
+    def _bounds_error(self, index: object) -> FormatError:
         return FormatError(f"{self.prefix}.idx: sequence {index} is outside the .bin", hint="verify the dataset")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from dsindex.chat.construction import MessageConstruction
 from dsindex.chat.conversations import check_text, message_text, strings_in
 from dsindex.chat.packing import Block, BlockLayout, assemble_block, lay_out_blocks
-from dsindex.datasets.base import MapDataset, as_it_is, tensor_maker
+from dsindex.datasets.base import MapDataset, return_unchanged, tensor_maker
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.raw import RawLines
@@ -78,11 +78,11 @@ def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetB
         blocks: At least one block.
         as_torch: Return torch tensors, which own their memory.
     """
-    convert = tensors_of_same_type if as_torch else as_it_is
-    of_rows = {field.name: [getattr(block, field.name) for block in blocks] for field in fields(Block)}
-    ends = np.array([boundaries[-1] for boundaries in of_rows["sequence_boundaries"]], np.int32)
-    batch: dict[str, Any] = {name: convert(np.stack(of_rows.pop(name))) for name in STACKED}
-    batch |= {name: [convert(array) for array in arrays] for name, arrays in of_rows.items()}
+    convert = tensors_of_same_type if as_torch else return_unchanged
+    rows_by_field = {field.name: [getattr(block, field.name) for block in blocks] for field in fields(Block)}
+    ends = np.array([boundaries[-1] for boundaries in rows_by_field["sequence_boundaries"]], np.int32)
+    batch: dict[str, Any] = {name: convert(np.stack(rows_by_field.pop(name))) for name in STACKED}
+    batch |= {name: [convert(array) for array in arrays] for name, arrays in rows_by_field.items()}
     return DatasetBatch(attention_lengths=convert(ends), **batch)
 
 
@@ -159,10 +159,10 @@ class InstructionCollator:
             RecordProblem: If the sample cannot be assembled, or has no trainable token.
         """
         special_ids = sample[SPECIAL_TOKENS_KEY]
-        fields = {name: _without_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
+        fields = {name: _remove_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
         parts = self._construction.build_parts(fields, self._construction.read(fields))
-        tokens: list[NDArray[np.uint32]] = []
-        mask: list[NDArray[np.uint8]] = []
+        token_segments: list[NDArray[np.uint32]] = []
+        mask_segments: list[NDArray[np.uint8]] = []
         for segment in self._construction.lay_out(parts):
             if segment.special is not None:
                 ids = np.array([special_ids[segment.special]], dtype=np.uint32)
@@ -171,15 +171,15 @@ class InstructionCollator:
                 ids = (sample[name] if number is None else sample[name][number])[TOKENS_KEY]
             else:
                 ids = self.tokenizer.encode(segment.text).ids
-            tokens.append(ids)
-            mask.append(np.full(len(ids), segment.trainable, dtype=np.uint8))
-        assembled = np.concatenate(mask)
-        if not assembled.any():
+            token_segments.append(ids)
+            mask_segments.append(np.full(len(ids), segment.trainable, dtype=np.uint8))
+        loss_mask = np.concatenate(mask_segments)
+        if not loss_mask.any():
             raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
-        return np.concatenate(tokens), assembled
+        return np.concatenate(token_segments), loss_mask
 
 
-def _without_tokens(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _remove_tokens(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     """Return a field of a sample as JSON data for masking patterns."""
     if isinstance(value, list):
         return [{key: item for key, item in message.items() if key != TOKENS_KEY} for message in value]
@@ -195,7 +195,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
             find its lines, and nothing is written.
         tokenizer: Tokenizes texts; adds no special tokens.
         jq_patterns: Name -> pattern, or patterns named after their last part; each selects a text or messages.
-        special_tokens: Name -> text of a special token, which must be exactly one id; or texts, used as names, too.
+        special_tokens: Name -> text of a special token, which must be exactly one id; or texts that are also the names.
 
     Raises:
         TokenizerError: If a special token is not exactly one id.
@@ -219,12 +219,12 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         fields = name_patterns(jq_patterns)
         self._names = list(fields)
         if SPECIAL_TOKENS_KEY in self._names:
-            what = f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}"
-            raise InputError(what, hint="choose another name")
+            problem = f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}"
+            raise InputError(problem, hint="choose another name")
         self._patterns = Patterns(fields)
         self._tokenizer = tokenizer
-        named = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
-        self.special_ids = {name: tokenizer.special_id(name, text) for name, text in named.items()}
+        texts = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
+        self.special_ids = {name: tokenizer.special_id(name, text) for name, text in texts.items()}
         """Name -> id of each special token."""
         path = refuse_address(os.fspath(jsonl_path), "lines are read one by one, which needs a file on this machine")
         self.lines = RawLines(path, index_path)
@@ -337,7 +337,7 @@ class PackedInstructionDataset(Packs):
         numbers = self.plan.block(number).tolist()
         conversations = zip(self.dataset.__getitems__(numbers), self._mask.__getitems__(numbers), strict=True)
         block = assemble_block(list(conversations), **self._shape)
-        if self._convert is as_it_is:
+        if self._convert is return_unchanged:
             return block
         return self._convert({field.name: getattr(block, field.name) for field in fields(block)})
 
@@ -358,8 +358,8 @@ def open_masked(prefix: str) -> tuple[IndexedDataset, IndexedDataset]:
     """
     texts, masks = (IndexedDataset(f"{prefix}_{name}") for name in ("text_document", "loss_mask"))
     if masks.dtype != np.uint8 or not np.array_equal(texts.sequence_lengths, masks.sequence_lengths):
-        what = f"not a uint8 mask for every token of {texts.prefix}.idx"
-        raise FormatError(f"{masks.prefix}.idx: {what}", hint="build both again")
+        problem = f"not a uint8 mask for every token of {texts.prefix}.idx"
+        raise FormatError(f"{masks.prefix}.idx: {problem}", hint="build both again")
     return texts, masks
 
 
@@ -409,7 +409,7 @@ def read_layout(
     )
 
 
-def one_per_block(lengths: NDArray[np.int32], sequence_length: int) -> BlockLayout:
+def lay_out_one_per_block(lengths: NDArray[np.int32], sequence_length: int) -> BlockLayout:
     """Return the layout in which each sequence is a block of its own."""
     return BlockLayout(
         sequence_length=sequence_length,

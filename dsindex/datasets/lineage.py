@@ -93,15 +93,15 @@ def find_document_origins(
     Raises:
         FormatError: If the dataset's own manifest or provenance is damaged or belongs to another dataset.
     """
-    given, wanted = (prefix, *contact), sorted(set(documents))
+    user_addresses, sorted_documents = (prefix, *contact), sorted(set(documents))
     origins, notes = dict[int, DocumentOrigin](), dict[str, None]()
-    for part in find_parts(prefix, num_documents, given=given):
+    for part in find_parts(prefix, num_documents, user_addresses=user_addresses):
         first, is_input = part.first_document, part.prefix != prefix
-        begin, end = (bisect_left(wanted, bound) for bound in (first, first + part.num_documents))
-        numbers = [document - first for document in wanted[begin:end]]
+        begin, end = (bisect_left(sorted_documents, bound) for bound in (first, first + part.num_documents))
+        numbers = [document - first for document in sorted_documents[begin:end]]
         lines: Sequence[SourceLine | None] = [None] * len(numbers)
         try:
-            require_confirmed(part.prefix, given)
+            require_confirmed(part.prefix, user_addresses)
             lines = find_lines(part.prefix, part.num_documents, numbers) if numbers else ()
         except (InputError, FormatError) as error:
             if isinstance(error, FormatError) and not is_input:
@@ -114,7 +114,7 @@ def find_document_origins(
 
 
 def find_lines(prefix: str, num_documents: int, documents: Sequence[int]) -> list[SourceLine]:
-    """Return the lines of documents, in ascending order, of a dataset that was not merged; each row group is read once.
+    """Return the input line of each document, in ascending order, of an unmerged dataset; reads each row group once.
 
     Raises:
         InputError: If it has no manifest or no provenance.
@@ -126,8 +126,8 @@ def find_lines(prefix: str, num_documents: int, documents: Sequence[int]) -> lis
         raise InputError(f"{path}: missing, so the source lines of the documents are unknown")
     inputs, numbers = manifest.content.inputs, np.asarray(documents, np.int64)
     if (num_rows := count_rows(provenance)) != num_documents:
-        what = f"{num_rows:,} rows for {num_documents:,} documents"
-        raise FormatError(f"{provenance}: it has {what}; it belongs to another dataset")
+        problem = f"{num_rows:,} rows for {num_documents:,} documents"
+        raise FormatError(f"{provenance}: it has {problem}; it belongs to another dataset")
 
     def read(group: NDArray[np.int64]) -> list[SourceLine]:
         begin = int(group[0])
@@ -144,29 +144,29 @@ def find_lines(prefix: str, num_documents: int, documents: Sequence[int]) -> lis
         return [line for lines in pool.map(read, groups) for line in lines]
 
 
-def input_path(manifest: Manifest, number: int, *, given: Iterable[str]) -> str:
+def input_path(manifest: Manifest, number: int, *, user_addresses: Iterable[str]) -> str:
     """Return the path of an input as given to the build or, if nothing is there, the absolute path.
 
     Raises:
         InputError: If the path is an address that the user did not give.
     """
     path, planned = manifest.content.inputs[number].path, manifest.run.plan.inputs
-    require_confirmed(path, given)
+    require_confirmed(path, user_addresses)
     if (path == "-" or not is_stored(path)) and number < len(planned):  # standard input, or a relative path
         path = planned[number][0]
-        require_confirmed(path, given)
+        require_confirmed(path, user_addresses)
     return path
 
 
 def find_parts(
-    prefix: str, num_documents: int, *, given: Iterable[str], first: int = 0, depth: int = 0
+    prefix: str, num_documents: int, *, user_addresses: Iterable[str], first: int = 0, depth: int = 0
 ) -> list[PartOfDataset]:
     """Return the datasets that were merged into a dataset; a part that is a merge itself is replaced by its parts.
 
     Args:
         prefix: The dataset.
         num_documents: Number of documents in the dataset.
-        given: Addresses from the user; a part at any other address is not opened, so its parts stay unknown.
+        user_addresses: Addresses from the user; a part at any other address is not opened, so its parts stay unknown.
         first: Number of the dataset's first document in the outermost merge.
         depth: Number of merges that contain the dataset.
 
@@ -175,22 +175,22 @@ def find_parts(
     """
     inputs = []
     with contextlib.suppress(InputError):
-        require_confirmed(prefix, given)
-        inputs = [] if is_stored(provenance_path(prefix)) else _merged_inputs(prefix)
+        require_confirmed(prefix, user_addresses)
+        inputs = [] if is_stored(provenance_path(prefix)) else _read_merged_inputs(prefix)
     if not inputs:
         return [PartOfDataset(prefix=prefix, first_document=first, num_documents=num_documents)]
     total = sum(size for _, size in inputs)
     if total != num_documents or depth == DEEPEST:
-        what = f"its inputs have {total:,} documents, and the dataset {num_documents:,}"
-        raise FormatError(f"{manifest_path(prefix)}: {what}; it belongs to another dataset")
+        problem = f"its inputs have {total:,} documents, and the dataset {num_documents:,}"
+        raise FormatError(f"{manifest_path(prefix)}: {problem}; it belongs to another dataset")
     parts = []
     for path, size in inputs:
-        parts += find_parts(path, size, given=given, first=first, depth=depth + 1) if size else []
+        parts += find_parts(path, size, user_addresses=user_addresses, first=first, depth=depth + 1) if size else []
         first += size
     return parts
 
 
-def _merged_inputs(prefix: str) -> list[tuple[str, int]]:
+def _read_merged_inputs(prefix: str) -> list[tuple[str, int]]:
     """Return the prefix and number of documents of each input of a merge; nothing for a dataset made by a build."""
     manifest = read_manifest(prefix)
     if manifest is None or manifest.content.account is not None:
@@ -217,9 +217,9 @@ def describe_tokenizers(prefixes: Iterable[str]) -> str | None:
                 names.setdefault(tokenizer.sha256, f"{tokenizer.name} ({tokenizer.sha256[:8]}) of {prefix}")
     if len(names) < 2:
         return None
-    one, other, *_ = names.values()
+    first, second, *_ = names.values()
     return (
-        f"the datasets have different tokenizers, {one} and {other}: the same id is another token, unless these are "
+        f"the datasets have different tokenizers, {first} and {second}: the same id is another token, unless these are "
         "two files of one tokenizer; build one of the datasets again"
     )
 
@@ -259,7 +259,7 @@ def describe_validation(ends: Iterable[tuple[str, int, int]]) -> str | None:
     notes = []
     for prefix, begin, end in ends:
         try:
-            inputs = _inputs_from(prefix, begin) if begin < end else None
+            inputs = _describe_inputs_from(prefix, begin) if begin < end else None
         except (InputError, FormatError):  # `dsindex verify` reports damage
             continue
         if inputs is not None:
@@ -273,12 +273,12 @@ def describe_validation(ends: Iterable[tuple[str, int, int]]) -> str | None:
     )
 
 
-def _inputs_from(prefix: str, document: int) -> str | None:
+def _describe_inputs_from(prefix: str, document: int) -> str | None:
     """Name the inputs of a document and all later documents; None if these are all inputs, or unknown."""
     header, manifest = read_header(f"{prefix}.idx"), read_manifest(prefix)
     if manifest is None or header.num_sequences != header.num_documents:
         return None
-    parts, provenance = find_parts(prefix, header.num_documents, given=[prefix]), provenance_path(prefix)
+    parts, provenance = find_parts(prefix, header.num_documents, user_addresses=[prefix]), provenance_path(prefix)
     inputs, first = [file.path for file in manifest.content.inputs], 0
     if parts[0].prefix != prefix:
         inputs = [part.prefix for part in parts]
@@ -287,5 +287,5 @@ def _inputs_from(prefix: str, document: int) -> str | None:
         first = int(read_rows(provenance, document, document + 1)[0][0])
     names = [os.path.basename(path) for path in inputs[first : first + SHOWN]]
     more = f", {len(inputs) - first - SHOWN:,} more" if len(inputs) - first > SHOWN else ""
-    listed = f"{len(inputs) - first:,} of {len(inputs):,} inputs ({', '.join(names)}{more})"
-    return listed if first > 0 else None
+    summary = f"{len(inputs) - first:,} of {len(inputs):,} inputs ({', '.join(names)}{more})"
+    return summary if first > 0 else None

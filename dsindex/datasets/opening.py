@@ -84,69 +84,69 @@ def open(
         FormatError: If a file is damaged or in none of these formats.
         MissingPackageError: If `torch` is set and torch is not installed.
     """
-    given: dict[str, Any] = {"block_size": block_size, "sequence_length": sequence_length, "pad_id": pad_id}
-    given |= {"pad_to_multiple": pad_to_multiple, "split": split, "options": options}
-    given = {name: value for name, value in given.items() if value is not None}
+    args: dict[str, Any] = {"block_size": block_size, "sequence_length": sequence_length, "pad_id": pad_id}
+    args |= {"pad_to_multiple": pad_to_multiple, "split": split, "options": options}
+    args = {name: value for name, value in args.items() if value is not None}
     try:
         if prefix is not None:
-            given["prefix"] = list_text_prefixes(prefix)
+            args["prefix"] = list_text_prefixes(prefix)
         if tokenizer is not None:
-            given["tokenizer"] = tokenizer_path(tokenizer)
+            args["tokenizer"] = tokenizer_path(tokenizer)
         if descriptions := getattr(path, "descriptions", None):  # path is a result of build_index
-            given["descriptions"] = descriptions
+            args["descriptions"] = descriptions
             detected = DetectedDataset(kind="index cache", path="path")
         else:
-            detected = detect_dataset(_split_of(path, given) or cache_folder(path))
-        return _open(detected, given, check=check, torch=torch)
+            detected = detect_dataset(_find_split_prefix(path, args) or cache_folder(path))
+        return _open(detected, args, check=check, torch=torch)
     except ValueError as error:
         raise UsageError(f"open: {error}") from error
 
 
-def _split_of(path: object, given: dict[str, Any]) -> str | None:
-    """Return the prefix of the wanted split if `path` is a result of `instruct`, and remove the option."""
+def _find_split_prefix(path: object, args: dict[str, Any]) -> str | None:
+    """If `path` is a result of `instruct`, remove `split` from `args`, and return the prefix of that split."""
     splits = getattr(path, "splits", None)
     if not isinstance(path, Result) or not splits:
         return None
-    known = {each.prefix.rpartition("_")[2]: each.prefix for each in splits}
-    split = given.pop("split", "train") if len(splits) > 1 else next(iter(known))
-    if split not in known:
-        raise ValueError(f"there is no split {split!r}, only {', '.join(known)}")
-    return str(known[split])
+    prefixes_by_split = {split_result.prefix.rpartition("_")[2]: split_result.prefix for split_result in splits}
+    split = args.pop("split", "train") if len(splits) > 1 else next(iter(prefixes_by_split))
+    if split not in prefixes_by_split:
+        raise ValueError(f"there is no split {split!r}, only {', '.join(prefixes_by_split)}")
+    return str(prefixes_by_split[split])
 
 
-def _open(detected: DetectedDataset, given: dict[str, Any], *, check: bool, torch: bool) -> Dataset:
+def _open(detected: DetectedDataset, args: dict[str, Any], *, check: bool, torch: bool) -> Dataset:
     path, kind = detected.path, detected.kind
     if kind not in _OPTIONS:
-        what = "pyarrow and pandas read it" if kind == "export" else "open one of its datasets"
-        raise InputError(f"{path}: this is {kind}, which dsindex does not open", hint=what)
-    foreign = next((name for name in given if name not in _OPTIONS[kind]), None)
-    if foreign is not None:
-        raise InputError(f"{path}: this is {kind}, which does not take the option {foreign}", hint="omit it")
+        hint = "pyarrow and pandas read it" if kind == "export" else "open one of its datasets"
+        raise InputError(f"{path}: this is {kind}, which dsindex does not open", hint=hint)
+    foreign_option = next((name for name in args if name not in _OPTIONS[kind]), None)
+    if foreign_option is not None:
+        raise InputError(f"{path}: this is {kind}, which does not take the option {foreign_option}", hint="omit it")
     if kind == "index cache":
-        descriptions = given.pop("descriptions", None) or dict.fromkeys(descriptions_in(path) or [path])
-        found = find_cache(descriptions, given.pop("split", None), place=path)
-        prefixes = given.pop("prefix", None) or descriptions[found]
-        if read_description(found)["class"] == BLENDED_CLASS:
-            return BlendedDataset.open_cache(found, prefixes=prefixes, check=check, torch=torch, **given)
+        descriptions = args.pop("descriptions", None) or dict.fromkeys(descriptions_in(path) or [path])
+        description_path = find_cache(descriptions, args.pop("split", None), place=path)
+        prefixes = args.pop("prefix", None) or descriptions[description_path]
+        if read_description(description_path)["class"] == BLENDED_CLASS:
+            return BlendedDataset.open_cache(description_path, prefixes=prefixes, check=check, torch=torch, **args)
         prefix = prefixes[0] if prefixes else None
-        return GPTDataset.open_cache(found, prefix=prefix, check=check, torch=torch, **given)
+        return GPTDataset.open_cache(description_path, prefix=prefix, check=check, torch=torch, **args)
     if kind == "instruction data":
         from dsindex.datasets.instruction import PackedInstructionDataset
 
-        if "sequence_length" not in given:
+        if "sequence_length" not in args:
             layouts = sorted(pack_layouts(path).values())
-            fitting = [layout for layout in layouts if given.get("pad_to_multiple") in {None, layout[1]}]
+            fitting = [layout for layout in layouts if args.get("pad_to_multiple") in {None, layout[1]}]
             if len(fitting) != 1:
                 stored = ", ".join(f"{length} padded to {multiple}" for length, multiple in fitting) or "none"
                 raise InputError(f"{path}: the stored block layouts are: {stored}", hint="set sequence_length")
-            [(given["sequence_length"], given["pad_to_multiple"])] = fitting
-        return PackedInstructionDataset(path, **{"pad_id": 0, **given}, torch=torch)
+            [(args["sequence_length"], args["pad_to_multiple"])] = fitting
+        return PackedInstructionDataset(path, **{"pad_id": 0, **args}, torch=torch)
     if kind == "raw index":
         from dsindex.datasets.raw import MemMapDataset, RawLines
 
-        return MemMapDataset(path, torch=torch, **given) if given else RawLines(path)
+        return MemMapDataset(path, torch=torch, **args) if args else RawLines(path)
     if kind == "pbin":
         from dsindex.datasets.packed import PackedMemMapDatasetContinuous, PbinDocuments
 
-        return PackedMemMapDatasetContinuous(path, torch=torch, **given) if given else PbinDocuments(path, torch=torch)
+        return PackedMemMapDatasetContinuous(path, torch=torch, **args) if args else PbinDocuments(path, torch=torch)
     return IndexedDataset(path, check=check, torch=torch)

@@ -51,8 +51,8 @@ class RawLines(MapDataset[bytes]):
         self._pairs = read_raw_index(self.index_path, size_bytes=status.st_size)
         ends = self._pairs.sum(axis=1)
         with open_file(self.path) as file:
-            following = {os.pread(file.fileno(), 1, int(end)) for end in (*ends[:64], *ends[-64:])}
-        if following - {b"\n", b""}:
+            next_bytes = {os.pread(file.fileno(), 1, int(end)) for end in (*ends[:64], *ends[-64:])}
+        if next_bytes - {b"\n", b""}:
             raise FormatError(
                 f"{self.index_path}: does not fit {self.path} as it is now", hint="remove it, or index the file again"
             )

@@ -124,28 +124,28 @@ def trace_samples(located: Iterable[LocatedSample], *, contact: Sequence[str] = 
 
     samples = list(located)
     documents: dict[IndexedDataset, set[int]] = {}
-    for each in samples:
-        documents.setdefault(each.data, set()).update(each.data.document_of(part.sequence) for part in each.parts)
-    found = {
-        data: find_document_origins(data.prefix, data.num_documents, own, contact=contact)
-        for data, own in documents.items()
+    for sample in samples:
+        documents.setdefault(sample.data, set()).update(sample.data.document_of(part.sequence) for part in sample.parts)
+    origins_by_dataset = {
+        data: find_document_origins(data.prefix, data.num_documents, numbers, contact=contact)
+        for data, numbers in documents.items()
     }
     traces = []
-    for each in samples:
-        data, (origins, notes), parts = each.data, found[each.data], list[TracedPart]()
-        for part in each.parts:
+    for sample in samples:
+        data, (origins, notes), parts = sample.data, origins_by_dataset[sample.data], list[TracedPart]()
+        for part in sample.parts:
             document = data.document_of(part.sequence)
-            before = data.sequence_lengths[data.document_sequences(document).start : part.sequence]
+            earlier_lengths = data.sequence_lengths[data.document_sequences(document).start : part.sequence]
             traced = TracedPart(
                 prefix=data.prefix,
-                dataset=each.dataset,
+                dataset=sample.dataset,
                 document=document,
-                offset=int(before.sum(dtype=np.int64)) + part.offset,
+                offset=int(earlier_lengths.sum(dtype=np.int64)) + part.offset,
                 sequence=part.sequence,
                 sequence_offset=part.offset,
                 num_tokens=part.num_tokens,
                 origin=origins[document],
             )
             parts.append(traced)
-        traces.append(SampleTrace(sample=each.sample, parts=tuple(parts), notes=notes))
+        traces.append(SampleTrace(sample=sample.sample, parts=tuple(parts), notes=notes))
     return traces

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 BLOCK_POSITIONS = 1 << 20
 """Positions of the document index that one thread processes at a time."""
 
-GATHERED = 512
+FETCHED_LENGTHS = 512
 """Lengths fetched at a time."""
 
 
@@ -81,30 +81,30 @@ def build_sample_index(
         (first, min(first + BLOCK_POSITIONS, len(document_index)))
         for first in range(0, len(document_index), BLOCK_POSITIONS)
     ]
-    sums = _run(
+    sums = _run_calls(
         threads,
         lambda block: int(_count_tokens(sequence_lengths, begin, document_index, *block)),
         [(block,) for block in blocks],
     )
     ends = list(itertools.accumulate(sums))
 
-    def walk(block: tuple[int, int], before: int) -> None:
-        _walk_block(sequence_lengths, begin, document_index, *block, before, length, extra, rows)
+    def walk(block: tuple[int, int], tokens_before: int) -> None:
+        _walk_block(sequence_lengths, begin, document_index, *block, tokens_before, length, extra, rows)
 
-    _run(threads, walk, [(block, end - count) for block, end, count in zip(blocks, ends, sums, strict=True)])
-    total = ends[-1] if ends else 0
-    reached = max(0, (total - extra) // length)
-    if reached < num_samples:
+    _run_calls(threads, walk, [(block, end - count) for block, end, count in zip(blocks, ends, sums, strict=True)])
+    num_tokens = ends[-1] if ends else 0
+    num_whole = max(0, (num_tokens - extra) // length)
+    if num_whole < num_samples:
         # A kept partial sample ends with the last token: its row is the last position, x tokens before the end.
         last_offset = int(sequence_lengths[int(document_index[-1]) - begin]) - extra
         if last_offset < 0:
             hint = "use another seed, or drop the partial sample"
             raise LimitError("the last sequence is empty, so Megatron stops at the partial last sample", hint=hint)
-        rows[reached + 1 :] = (len(document_index) - 1, last_offset)
+        rows[num_whole + 1 :] = (len(document_index) - 1, last_offset)
     return rows
 
 
-def _run(threads: int, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
+def _run_calls(threads: int, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
     calls = list(calls)
     if threads == 1 or len(calls) == 1:
         return [function(*arguments) for arguments in calls]
@@ -131,25 +131,25 @@ def _walk_block(
     document_index: NDArray[np.int32],
     first: int,
     end: int,
-    before: int,
+    tokens_before: int,
     length: int,
     extra: int,
     rows: NDArray[Any],
 ) -> None:
     """Write the rows of the samples whose first token, plus x, is in positions [first, end)."""
     # The first row with row * L + x > before; row 0 is (0, 0) whatever the lengths.
-    row = max(1, (before - extra) // length + 1)
+    row = max(1, (tokens_before - extra) // length + 1)
     target = row * length + extra
-    tokens: Any = before
-    gathered = np.empty(GATHERED, np.int32)
-    for group in range(first, end, GATHERED):
+    tokens: Any = tokens_before
+    fetched = np.empty(FETCHED_LENGTHS, np.int32)
+    for group in range(first, end, FETCHED_LENGTHS):
         # Fetch lengths together: otherwise every mispredicted branch waits for one from memory.
-        count = min(GATHERED, end - group)
+        count = min(FETCHED_LENGTHS, end - group)
         for step in range(count):
-            gathered[step] = lengths[np.uint32(document_index[group + step]) - np.uint32(begin)]
+            fetched[step] = lengths[np.uint32(document_index[group + step]) - np.uint32(begin)]
         for step in range(count):
             start = tokens
-            tokens += np.int64(gathered[step])
+            tokens += np.int64(fetched[step])
             while tokens >= target and row < rows.shape[0]:
                 rows[row, 0] = group + step
                 rows[row, 1] = row * length - start
@@ -211,8 +211,8 @@ def _shuffle_words(words: NDArray[np.uint32], key: NDArray[np.uint32], position:
         count = min(BATCH, last)
         position = _draw_partners(partners, count, last, key, outputs, position)
         for step in range(count):
-            here, there = last - step, np.int64(partners[step])
-            words[here], words[there] = words[there], words[here]
+            place, partner = last - step, np.int64(partners[step])
+            words[place], words[partner] = words[partner], words[place]
         last -= count
     return position
 
@@ -227,41 +227,41 @@ def _draw_partners(
     position: int,
 ) -> int:
     """Draw the partners of `count` positions from `last` down, all above 0; return the generator's new position."""
-    drawn = 0
-    while drawn < count:
+    num_drawn = 0
+    while num_drawn < count:
         # All positions in the upper half of a mask share it: among them, drawing again needs no branch.
         mask: Any = np.uint32(last)
         for shift in (1, 2, 4, 8, 16):
             mask |= mask >> np.uint32(shift)
-        same_mask: Any = min(count, drawn + last - np.int64(mask >> np.uint32(1)))
-        while drawn < same_mask:
+        num_same_mask: Any = min(count, num_drawn + last - np.int64(mask >> np.uint32(1)))
+        while num_drawn < num_same_mask:
             if position == STATE_WORDS:
-                _next_state(key)
+                _advance_state(key)
                 _temper(key, outputs)
                 position = 0
-            while position < STATE_WORDS and drawn < same_mask:
+            while position < STATE_WORDS and num_drawn < num_same_mask:
                 candidate = np.int64(outputs[position] & mask)
                 position += 1
-                partners[drawn] = candidate
+                partners[num_drawn] = candidate
                 accepted: Any = np.int64(candidate <= last)
-                drawn += accepted
+                num_drawn += accepted
                 last -= accepted
     return position
 
 
 @njit(cache=True, nogil=True)
-def _next_state(key: NDArray[np.uint32]) -> None:
+def _advance_state(key: NDArray[np.uint32]) -> None:
     """Advance the generator by one whole state, by MT19937's recurrence."""
     upper, lower, twist = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint32(0x9908B0DF)
-    one, zero = np.uint32(1), np.uint32(0)
+    uint_one, uint_zero = np.uint32(1), np.uint32(0)
     for i in range(227):
         word = (key[i] & upper) | (key[i + 1] & lower)
-        key[i] = key[i + 397] ^ (word >> one) ^ (twist if word & one else zero)
+        key[i] = key[i + 397] ^ (word >> uint_one) ^ (twist if word & uint_one else uint_zero)
     for i in range(227, 623):
         word = (key[i] & upper) | (key[i + 1] & lower)
-        key[i] = key[i - 227] ^ (word >> one) ^ (twist if word & one else zero)
+        key[i] = key[i - 227] ^ (word >> uint_one) ^ (twist if word & uint_one else uint_zero)
     word = (key[623] & upper) | (key[0] & lower)
-    key[623] = key[396] ^ (word >> one) ^ (twist if word & one else zero)
+    key[623] = key[396] ^ (word >> uint_one) ^ (twist if word & uint_one else uint_zero)
 
 
 @njit(cache=True, nogil=True)
@@ -300,9 +300,9 @@ def build_document_index(
     array([0, 1, 2, 1, 2, 0], dtype=int32)
     """
     index = np.tile(np.arange(begin, end, dtype=DOCUMENT_DTYPE), num_epochs)
-    together = len(index) - (end - begin if separate_final_epoch and num_epochs > 1 else 0)
-    shuffle_in_place(index[:together], rng=rng)
-    shuffle_in_place(index[together:], rng=rng)
+    num_together = len(index) - (end - begin if separate_final_epoch and num_epochs > 1 else 0)
+    shuffle_in_place(index[:num_together], rng=rng)
+    shuffle_in_place(index[num_together:], rng=rng)
     return index
 
 
@@ -355,8 +355,8 @@ def blend_by_weights(weights: Sequence[float], size: int) -> tuple[NDArray[np.in
     >>> datasets.tolist(), samples.tolist()
     ([0, 1, 2, 0, 0, 1], [0, 0, 0, 1, 2, 1])
     """
-    datasets, samples = _empty(size)
-    _greedy(np.array(weights, np.float64), np.full(len(weights), np.inf), datasets, samples)
+    datasets, samples = _allocate_blend(size)
+    _blend_greedily(np.array(weights, np.float64), np.full(len(weights), np.inf), datasets, samples)
     return datasets, samples
 
 
@@ -373,9 +373,9 @@ def blend_exhaustively(lengths: Sequence[int]) -> tuple[NDArray[np.int16], NDArr
     [0, 1, 0, 0]
     """
     total = sum(lengths)
-    datasets, samples = _empty(total)
+    datasets, samples = _allocate_blend(total)
     limits = np.array(lengths, np.float64)
-    _greedy(limits / np.float64(total), limits, datasets, samples)
+    _blend_greedily(limits / np.float64(total), limits, datasets, samples)
     return datasets, samples
 
 
@@ -396,11 +396,11 @@ def blend_by_schedule(curve: WeightCurve, taken: Sequence[int]) -> tuple[NDArray
     Source: R. Tijdeman, "The chairman assignment problem", 1980; G. Steiner and S. Yeomans, "Level schedules for
         mixed-model, just-in-time processes", 1993.
     """
-    datasets, samples = _empty(curve.num_samples)
+    datasets, samples = _allocate_blend(curve.num_samples)
     pieces = np.diff(curve.starts)[:, np.newaxis]
-    grown = curve.weights[:-1] * pieces + curve.slopes[:-1] * pieces * pieces / 2
-    sums = np.concatenate([np.zeros((1, curve.weights.shape[1])), np.cumsum(grown, axis=0)])
-    _keep_dates((curve.starts, curve.weights, curve.slopes, sums), np.array(taken, np.int64), datasets, samples)
+    integrals = curve.weights[:-1] * pieces + curve.slopes[:-1] * pieces * pieces / 2
+    sums = np.concatenate([np.zeros((1, curve.weights.shape[1])), np.cumsum(integrals, axis=0)])
+    _blend_by_due_dates((curve.starts, curve.weights, curve.slopes, sums), np.array(taken, np.int64), datasets, samples)
     return datasets, samples
 
 
@@ -409,61 +409,61 @@ _Curve: TypeAlias = "tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.
 
 
 @njit(cache=True, nogil=True)
-def _keep_dates(
+def _blend_by_due_dates(
     curve: _Curve, taken: NDArray[np.int64], datasets: NDArray[np.int16], samples: NDArray[np.int64]
 ) -> None:
     count = curve[1].shape[1]
     delta = 1.0 / max(2, 2 * count - 2)
     pieces = np.zeros(count, np.int64)
-    drawn = np.zeros(count)
-    released = np.empty(count)
-    due = np.empty(count)
+    num_drawn = np.zeros(count)
+    release_dates = np.empty(count)
+    due_dates = np.empty(count)
     for dataset in range(count):
-        released[dataset] = _reach(curve, dataset, delta, pieces)
-        due[dataset] = _reach(curve, dataset, 1.0 - delta, pieces)
+        release_dates[dataset] = _find_crossing(curve, dataset, delta, pieces)
+        due_dates[dataset] = _find_crossing(curve, dataset, 1.0 - delta, pieces)
     for sample in range(len(datasets)):
-        best, first = -1, np.inf
-        last_resort, first_due = 0, np.inf
+        best, best_due = -1, np.inf
+        last_resort, last_resort_due = 0, np.inf
         for dataset in range(count):
-            if released[dataset] <= sample + 1.0 and (due[dataset] < first or best < 0):
-                best, first = dataset, due[dataset]
-            if due[dataset] < first_due:
-                last_resort, first_due = dataset, due[dataset]
+            if release_dates[dataset] <= sample + 1.0 and (due_dates[dataset] < best_due or best < 0):
+                best, best_due = dataset, due_dates[dataset]
+            if due_dates[dataset] < last_resort_due:
+                last_resort, last_resort_due = dataset, due_dates[dataset]
         if best < 0:  # only rounding can lead here
             best = last_resort
         datasets[sample] = best
         samples[sample] = taken[best]
         taken[best] += 1
-        drawn[best] += 1.0
-        released[best] = _reach(curve, best, drawn[best] + delta, pieces)
-        due[best] = _reach(curve, best, drawn[best] + 1.0 - delta, pieces)
+        num_drawn[best] += 1.0
+        release_dates[best] = _find_crossing(curve, best, num_drawn[best] + delta, pieces)
+        due_dates[best] = _find_crossing(curve, best, num_drawn[best] + 1.0 - delta, pieces)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _reach(curve: _Curve, dataset: int, target: float, pieces: NDArray[np.int64]) -> float:
+def _find_crossing(curve: _Curve, dataset: int, target: float, pieces: NDArray[np.int64]) -> float:
     """Return the sample at which the integral of a dataset's weight reaches a target, which grows from call to call."""
     starts, weights, slopes, sums = curve
     piece = pieces[dataset]
     while piece + 1 < len(starts) and sums[piece + 1, dataset] < target:
         piece += 1
     pieces[dataset] = piece
-    rest, weight, slope = target - sums[piece, dataset], weights[piece, dataset], slopes[piece, dataset]
-    if rest <= 0.0:
+    remaining, weight, slope = target - sums[piece, dataset], weights[piece, dataset], slopes[piece, dataset]
+    if remaining <= 0.0:
         return float(starts[piece])
-    square = weight * weight + 2.0 * slope * rest
+    square = weight * weight + 2.0 * slope * remaining
     divisor = weight + np.sqrt(max(0.0, square))
     if divisor <= 0.0:
         return float(np.inf)
-    return float(starts[piece] + 2.0 * rest / divisor)
+    return float(starts[piece] + 2.0 * remaining / divisor)
 
 
-def _empty(size: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+def _allocate_blend(size: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     datasets, samples = BLEND_DTYPES
     return np.empty(size, datasets), np.empty(size, samples)
 
 
 @njit(cache=True, nogil=True)
-def _greedy(
+def _blend_greedily(
     weights: NDArray[np.float64],
     limits: NDArray[np.float64],
     datasets: NDArray[np.int16],

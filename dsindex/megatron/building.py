@@ -58,12 +58,12 @@ def make_contents(cache: Cache, threads: int = 1) -> tuple[Sequence[Content], Ca
         LimitError: If a blend draws more samples than a dataset has.
         OutputError: If a cache with a different order has the same name.
     """
-    there, wanted, source = cache.files.read_record(), cache.settings, None
-    if there is not None and cache.files.exist() and there.settings.order != wanted.order:
+    old_record, settings, source = cache.files.read_record(), cache.settings, None
+    if old_record is not None and cache.files.exist() and old_record.settings.order != settings.order:
         # The hash does not cover the order: a job could not tell the two caches apart.
-        what = f"has {there.settings.show_order()}, not {wanted.show_order()}"
+        problem = f"has {old_record.settings.show_order()}, not {settings.show_order()}"
         hint = "choose another --data-cache-path: names do not tell document orders apart"
-        raise OutputError(f"{cache.files.paths[0]}: the cache of this name {what}", hint=hint)
+        raise OutputError(f"{cache.files.paths[0]}: the cache of this name {problem}", hint=hint)
     arrays: Sequence[Content]
     if isinstance(cache, BlendedCache):
         arrays = _make_blend(cache)
@@ -71,12 +71,12 @@ def make_contents(cache: Cache, threads: int = 1) -> tuple[Sequence[Content], Ca
         begin, end = cache.part.begin, cache.part.end
         lengths = read_lengths(cache.path, begin, end, of_documents=cache.of_documents)
         source = fingerprint(cache.path, begin, end, lengths, of_documents=cache.of_documents)
-        is_same = there is not None and there.settings == wanted and _is_of(there.source, source)
-        if there is not None and is_same and not cache.files.changed(there):
+        is_same = old_record is not None and old_record.settings == settings and _is_current(old_record.source, source)
+        if old_record is not None and is_same and not cache.files.find_changed(old_record):
             return None
-        how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
+        options: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
         if cache.continued is None:
-            arrays = build_arrays(lengths, cache.epochs, begin=begin, threads=threads, **how)
+            arrays = build_arrays(lengths, cache.epochs, begin=begin, threads=threads, **options)
         else:
             from dsindex.megatron.continuation import build_continued_arrays
 
@@ -96,18 +96,18 @@ def _make_blend(cache: BlendedCache) -> tuple[NDArray[Any], ...]:
         datasets, samples = blend_exhaustively([int(length) for length in cache.weights])
     else:
         datasets, samples = blend_by_weights(cache.weights, cache.num_samples)
-    drawn = np.bincount(datasets, minlength=len(cache.datasets)).tolist()
-    for dataset, size in zip(cache.datasets, drawn, strict=True):
-        if size > dataset.num_samples:  # Megatron would fail only after building all indices
-            what = f"the blend draws {size} samples from {dataset.prefix}, which has only {dataset.num_samples}"
+    nums_drawn = np.bincount(datasets, minlength=len(cache.datasets)).tolist()
+    for dataset, num_drawn in zip(cache.datasets, nums_drawn, strict=True):
+        if num_drawn > dataset.num_samples:  # Megatron would fail only after building all indices
+            problem = f"the blend draws {num_drawn} samples from {dataset.prefix}, which has only {dataset.num_samples}"
             hint = f"raise --mid-level-dataset-surplus from {cache.surplus:g}, here and in the job"
-            raise LimitError(f"{cache.name}: {what}", hint=hint)
+            raise LimitError(f"{cache.name}: {problem}", hint=hint)
     return datasets, samples
 
 
-def _is_of(was: Fingerprint | None, source: Fingerprint) -> bool:
-    known = None if was is None else (was.lengths_digest, was.begin, was.end)
-    return known == (source.lengths_digest, source.begin, source.end)
+def _is_current(recorded: Fingerprint | None, source: Fingerprint) -> bool:
+    recorded_key = None if recorded is None else (recorded.lengths_digest, recorded.begin, recorded.end)
+    return recorded_key == (source.lengths_digest, source.begin, source.end)
 
 
 def build_arrays(
@@ -155,6 +155,6 @@ def build_arrays(
     borders = [epochs.shuffled_together] if epochs.separate_final_epoch else []
     if order.samples == "separately":
         # The first sample that begins in each epoch after the first.
-        first = (-(-epoch * epochs.tokens_per_epoch // rule.sequence_length) for epoch in range(1, epochs.num_epochs))
-        borders = [min(sample, epochs.num_samples) for sample in first]
+        starts = (-(-epoch * epochs.tokens_per_epoch // rule.sequence_length) for epoch in range(1, epochs.num_epochs))
+        borders = [min(sample, epochs.num_samples) for sample in starts]
     return documents, samples, build_shuffle_index(epochs.num_samples, borders=borders, rng=rng)

@@ -83,10 +83,10 @@ def is_maxtext(identifiers: Mapping[str, Any]) -> bool:
 
 def description_text(identifiers: Mapping[str, Any]) -> str:
     """Return the text of a description as Megatron writes it, or as MaxText hashes it."""
-    own = hashed_settings(identifiers) if identifiers["class"] == MAXTEXT_CLASS else dict(identifiers)
+    hashed = hashed_settings(identifiers) if identifiers["class"] == MAXTEXT_CLASS else dict(identifiers)
     if is_maxtext(identifiers) and "datasets" in identifiers:
-        own["datasets"] = list(map(hashed_settings, identifiers["datasets"]))
-    return json.dumps(own, indent=4)
+        hashed["datasets"] = list(map(hashed_settings, identifiers["datasets"]))
+    return json.dumps(hashed, indent=4)
 
 
 class _Described(msgspec.Struct):
@@ -130,20 +130,20 @@ def read_description(path: str) -> dict[str, Any]:
     Raises:
         FormatError: If it cannot be read or is not the description of a GPTDataset or a blend of them.
     """
-    wrong = f"{path} is not the description of a {GPT_CLASS} or {BLENDED_CLASS}"
+    problem = f"{path} is not the description of a {GPT_CLASS} or {BLENDED_CLASS}"
     hint = "give a …-description.txt of the job's cache folder"
     try:
         with reading(path, FormatError, hint=hint), open_file(path) as file:
             identifiers = parse_json(file.read())
     except ValueError as error:
-        raise FormatError(f"{wrong}: it is not JSON ({error})") from error
+        raise FormatError(f"{problem}: it is not JSON ({error})") from error
     try:
         if isinstance(identifiers, dict) and identifiers.get("class") == BLENDED_CLASS:
             datasets = list(map(_check_dataset, msgspec.convert(identifiers, _DescribedBlend).datasets))
             return {**identifiers, "datasets": datasets}
         return _check_dataset(identifiers)
     except (msgspec.ValidationError, DsindexError) as error:
-        raise FormatError(f"{wrong} ({error})") from error
+        raise FormatError(f"{problem} ({error})") from error
 
 
 def _check_dataset(identifiers: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
@@ -196,10 +196,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         if self.document_order is None:
             return self.plan or "Megatron's document order"
-        how = {"separately": ", epochs shuffled separately", "never": ", samples not shuffled"}
+        notes = {"separately": ", epochs shuffled separately", "never": ", samples not shuffled"}
         digest = f" ({self.document_order_digest[:8]})" if self.document_order_digest else ""
         plan = f", {self.plan}" if self.plan else ""
-        return f"the document order {self.document_order!r}{digest}{how.get(self.shuffle_epochs or '', '')}{plan}"
+        return f"the document order {self.document_order!r}{digest}{notes.get(self.shuffle_epochs or '', '')}{plan}"
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -290,7 +290,7 @@ class CacheFiles:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
-    def changed(self, record: CacheRecord) -> list[str]:
+    def find_changed(self, record: CacheRecord) -> list[str]:
         """Return the names of files that do not have the recorded bytes."""
         names = map(os.path.basename, self.paths)
         return [
@@ -311,10 +311,10 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
     """
     import hashlib  # slow to import, and needed only for names
 
-    begin = name or hashlib.md5(description_text(identifiers).encode(), usedforsecurity=False).hexdigest()
+    name_start = name or hashlib.md5(description_text(identifiers).encode(), usedforsecurity=False).hexdigest()
     if is_maxtext(identifiers):
-        return CacheFiles(os.path.join(folder, begin))
-    return CacheFiles(os.path.join(folder, f"{begin}-{identifiers['class']}-{split_of(identifiers)}"))
+        return CacheFiles(os.path.join(folder, name_start))
+    return CacheFiles(os.path.join(folder, f"{name_start}-{identifiers['class']}-{split_of(identifiers)}"))
 
 
 def files_of(description: str) -> CacheFiles:
@@ -361,24 +361,24 @@ def find_cache(descriptions: Iterable[str], split: str | None, *, place: str) ->
         InputError: If the split has no cache, or several.
         FormatError: If a description is damaged.
     """
-    known = {path: read_description(path) for path in descriptions}
-    parts = {
+    identifiers_by_path = {path: read_description(path) for path in descriptions}
+    dataset_paths = {
         os.path.abspath(find_description(os.path.dirname(path), part))
-        for path, described in known.items()
-        for part in described.get("datasets", ())
+        for path, identifiers in identifiers_by_path.items()
+        for part in identifiers.get("datasets", ())
     }
-    by_split: dict[str, list[str]] = {}
-    for path, described in known.items():
-        if os.path.abspath(path) not in parts:
-            by_split.setdefault(split_of(described), []).append(path)
+    paths_by_split: dict[str, list[str]] = {}
+    for path, identifiers in identifiers_by_path.items():
+        if os.path.abspath(path) not in dataset_paths:
+            paths_by_split.setdefault(split_of(identifiers), []).append(path)
     if split is None:
-        split = next(iter(by_split)) if len(by_split) == 1 else "train"
-    found = by_split.get(split, [])
-    if len(found) != 1:
-        names = ", ".join(found or sorted(by_split))
+        split = next(iter(paths_by_split)) if len(paths_by_split) == 1 else "train"
+    paths = paths_by_split.get(split, [])
+    if len(paths) != 1:
+        names = ", ".join(paths or sorted(paths_by_split))
         hint = f"choose one of {names}" if names else "check the path"
-        raise InputError(f"{place}: there are {len(found)} index caches of the split {split}", hint=hint)
-    return found[0]
+        raise InputError(f"{place}: there are {len(paths)} index caches of the split {split}", hint=hint)
+    return paths[0]
 
 
 # Arrays, memory-mapped.
@@ -398,24 +398,24 @@ def open_array(source: IndexSource, name: str, *, length: int | None = None) -> 
     Raises:
         FormatError: If the file cannot be read, or the array does not have integers in the shape of this index.
     """
-    what, place = name.replace("_", " "), "the index array" if isinstance(source, np.ndarray) else os.fspath(source)
+    title, place = name.replace("_", " "), "the index array" if isinstance(source, np.ndarray) else os.fspath(source)
     array = source
     if not isinstance(array, np.ndarray):
         try:
             with np.errstate(over="ignore"):  # a damaged header may claim any shape
                 array = retry(lambda: np.load(place, mmap_mode="r", allow_pickle=False))
         except DAMAGED_ARRAY_ERRORS as error:
-            raise FormatError(f"{place}: cannot be read as a {what} ({error})") from error
+            raise FormatError(f"{place}: cannot be read as a {title} ({error})") from error
     shape: tuple[int, ...] = array.shape if isinstance(array, np.ndarray) else ()  # an .npz archive has none
     fits = len(shape) > 0 and length in {None, shape[0]} and shape[1:] == ((2,) if name == "sample_index" else ())
     if not isinstance(array, np.ndarray) or not fits or array.dtype.kind not in "iu" or not array.flags.c_contiguous:
-        asked = f"{'any' if length is None else length}{' x 2' if name == 'sample_index' else ''}"
-        got = f"{array.dtype} of shape {shape}" if isinstance(array, np.ndarray) else "an archive"
-        raise FormatError(f"{place}: a {what} has {asked} integers in C order, and this is {got}")
+        needed_size = f"{'any' if length is None else length}{' x 2' if name == 'sample_index' else ''}"
+        actual = f"{array.dtype} of shape {shape}" if isinstance(array, np.ndarray) else "an archive"
+        raise FormatError(f"{place}: a {title} has {needed_size} integers in C order, and this is {actual}")
     # np.memmap is slow to slice; one array type, always read-only, lets numba compile each kernel once.
-    plain = array.view(np.ndarray)
-    plain.flags.writeable = False
-    return plain
+    view = array.view(np.ndarray)
+    view.flags.writeable = False
+    return view
 
 
 # Writing.
@@ -432,40 +432,40 @@ def find_unwritten(files: CacheFiles, contents: Sequence[Content], record: Cache
     Raises:
         OutputError: If a file exists that differs and that dsindex did not write.
     """
-    wanted, there, stored = list(map(state_of, contents)), list(map(_state_at, files.paths)), files.read_record()
+    states, old_states, recorded = list(map(state_of, contents)), list(map(_state_at, files.paths)), files.read_record()
     names = list(map(os.path.basename, files.paths))
-    final = msgspec.structs.replace(record, files={name: [new] for name, new in zip(names, wanted, strict=True)})
-    own: list[tuple[str, Content]] = [(files.record, msgspec.json.format(msgspec.json.encode(final), indent=2))]
-    if there == wanted:
-        return own if stored not in (None, final) else []  # another program's cache gets no record
-    for name, old, new in zip(names, there, wanted, strict=True):
-        if old not in (None, new, *(stored.files.get(name, ()) if stored is not None else ())):
-            what = "another program's file is here, which does not match these data and options"
+    new_record = msgspec.structs.replace(record, files={name: [new] for name, new in zip(names, states, strict=True)})
+    writes: list[tuple[str, Content]] = [(files.record, msgspec.json.format(msgspec.json.encode(new_record), indent=2))]
+    if old_states == states:
+        return writes if recorded not in (None, new_record) else []  # another program's cache gets no record
+    for name, old, new in zip(names, old_states, states, strict=True):
+        if old not in (None, new, *(recorded.files.get(name, ()) if recorded is not None else ())):
+            problem = "another program's file is here, which does not match these data and options"
             hint = "a training job would use it as it is: move it away, or choose another folder for the cache"
-            raise OutputError(f"{os.path.join(os.path.dirname(files.stem), name)}: {what}", hint=hint)
-    return [*zip(files.paths, contents, strict=True), *own]
+            raise OutputError(f"{os.path.join(os.path.dirname(files.stem), name)}: {problem}", hint=hint)
+    return [*zip(files.paths, contents, strict=True), *writes]
 
 
 def write_content(file: DigestingWriter, content: Content) -> None:
     """Write the content of a file; arrays are written as by numpy.save."""
-    for piece in _pieces(content):
+    for piece in _file_pieces(content):
         file.write(piece)
 
 
-def _pieces(content: Content) -> Iterator[bytes | memoryview]:
+def _file_pieces(content: Content) -> Iterator[bytes | memoryview]:
     if isinstance(content, bytes):
         yield content
         return
-    head = BytesIO()
-    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(content))
-    yield head.getvalue()
+    header = BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(content))
+    yield header.getvalue()
     yield np.ascontiguousarray(content).data
 
 
 def state_of(content: Content) -> FileState:
     """Return the size and digest of the file that `write_content` writes."""
     digester, size_bytes = BlockDigester(), 0
-    for piece in _pieces(content):
+    for piece in _file_pieces(content):
         digester.update(piece)
         size_bytes += memoryview(piece).nbytes
     return size_bytes, digester.hexdigest()
@@ -501,10 +501,10 @@ def read_lengths(prefix: str, begin: int, end: int, *, of_documents: bool = Fals
     """
     path = f"{prefix}.idx"
     index = read_index(path)
-    known = (index.join_sequences() if of_documents else index).sequence_lengths
-    if end > len(known):
-        raise FormatError(f"{path}: it has {len(known)} sequences and had at least {end}", hint="run the command again")
-    lengths = np.array(known[begin:end], dtype=np.int32, order="C")
+    sizes = (index.join_sequences() if of_documents else index).sequence_lengths
+    if end > len(sizes):
+        raise FormatError(f"{path}: it has {len(sizes)} sequences and had at least {end}", hint="run the command again")
+    lengths = np.array(sizes[begin:end], dtype=np.int32, order="C")
     if len(lengths) and lengths.min() < 0:
         sequence = begin + int(np.argmax(lengths < 0))
         raise FormatError(f"{path}: sequence {sequence} has the length {lengths[sequence - begin]}")
@@ -533,12 +533,12 @@ def fingerprint(
         lengths: Tokens of each of them.
         of_documents: Whether the index draws from documents instead of sequences.
     """
-    idx_bytes, idx_modified_ns = look_at(f"{prefix}.idx") or (None, None)
+    idx_bytes, idx_modified_ns = size_and_version(f"{prefix}.idx") or (None, None)
     return Fingerprint(
         prefix=absolute(prefix),
         idx_bytes=idx_bytes,
         idx_modified_ns=idx_modified_ns,
-        bin_bytes=(look_at(f"{prefix}.bin") or (None,))[0],
+        bin_bytes=(size_and_version(f"{prefix}.bin") or (None,))[0],
         begin=begin,
         end=end,
         lengths_digest=xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
@@ -546,7 +546,7 @@ def fingerprint(
     )
 
 
-def look_at(path: str) -> tuple[int, int] | None:
+def size_and_version(path: str) -> tuple[int, int] | None:
     """Return the size and time of a file, or the size and version hash of an object; None if it is not visible."""
     try:
         status = input_status(path)

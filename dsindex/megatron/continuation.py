@@ -1,7 +1,7 @@
 """Plan and build train caches that continue a first job, or whose blend weights change during the run.
 
 The job's flags decide which train caches it needs, as for any job. This module plans their content: the samples that
-the first job read come first, then this job's blend of what each dataset has left.
+the first job read come first, then this job's blend of unread samples.
 
     document index   [ the first job's                  ][ new sequences, once per open epoch ][ epoch ][ epoch ] …
     sample index     [ the first job's, unchanged       ] …
@@ -83,81 +83,81 @@ def plan_over_time(
         FormatError: If the first job's caches are damaged, or a dataset changed other than by growing.
     """
     flag = "--continue-from" if continue_from is not None else "--blend-schedule"
-    members, blend = _caches_of_train(flag, datasets, blends, needs_blend=schedule is not None)
+    members, blend = _find_train_caches(flag, datasets, blends, needs_blend=schedule is not None)
     length = members[0].rule.sequence_length
     size = blend.num_samples if blend is not None else int(members[0].identifiers["num_samples"] or 0)
     requested = size if blend is None else blend.requested or size
     if consumed >= max(requested, 1):
-        what = f"{consumed} is not below the {requested} samples of this job, which include the first job's"
-        raise InputError(f"--consumed-samples: {what}", hint="request more, counted from the first job on")
-    first, olds = (None, []) if continue_from is None else read_first_job(continue_from)
-    numbers, taken = ([], [0] * len(members)) if first is None else _match(first, olds, members, consumed)
+        problem = f"{consumed} is not below the {requested} samples of this job, which include the first job's"
+        raise InputError(f"--consumed-samples: {problem}", hint="request more, counted from the first job on")
+    first, old_caches = (None, []) if continue_from is None else read_first_job(continue_from)
+    numbers, taken = ([], [0] * len(members)) if first is None else _find_members(first, old_caches, members, consumed)
     curve = constant_curve([1.0] if blend is None else blend.weights, size)
     if schedule is not None:
-        curve = draw_curve(schedule, len(members), num_samples=requested, sequence_length=length)
+        curve = parse_schedule(schedule, len(members), num_samples=requested, sequence_length=length)
         curve = replace(curve, num_samples=size)
-    curve = curve.beginning_at(consumed)
-    wanted = curve.integral(0, size - consumed).tolist()
+    curve = curve.tail_from(consumed)
+    nums_new = curve.integral(0, size - consumed).tolist()
 
-    most = Fraction(1) if max_epochs is None and schedule is not None else max_epochs
-    notes, too_often = [], []
-    for place, (member, before, more) in enumerate(zip(members, taken, wanted, strict=True)):
-        if first is not None and place not in numbers:
+    epoch_limit = Fraction(1) if max_epochs is None and schedule is not None else max_epochs
+    notes, problems = [], []
+    for number, (member, num_read, num_new) in enumerate(zip(members, taken, nums_new, strict=True)):
+        if first is not None and number not in numbers:
             notes.append(f"{member.prefix} is new: the first job did not have it")
-        tokens = (before + more) * length
+        tokens = (num_read + num_new) * length
         epochs = tokens / max(1, member.part.tokens)
-        said = f"{count(before, 'sample')} before sample {consumed}, " if consumed else ""
+        history = f"{count(num_read, 'sample')} before sample {consumed}, " if consumed else ""
         notes.append(
-            f"{member.prefix}: {said}{round(more):,} {'after it' if consumed else 'samples'}; by the end "
+            f"{member.prefix}: {history}{round(num_new):,} {'after it' if consumed else 'samples'}; by the end "
             f"of the run {round(tokens):,} tokens, {epochs:.2f} epochs"
         )
-        if most is not None and tokens - length > most * member.part.tokens:
-            too_often.append(f"{member.prefix} would be read {epochs:.2f} times")
-    if too_often:
+        if epoch_limit is not None and tokens - length > epoch_limit * member.part.tokens:
+            problems.append(f"{member.prefix} would be read {epochs:.2f} times")
+    if problems:
         hint = "lower the weights, shorten the run, or allow repeats with a larger --max-epochs"
-        raise LimitError(f"--max-epochs {float(most or 1):g}: {'; '.join(too_often)}", hint=hint)
+        raise LimitError(f"--max-epochs {float(epoch_limit or 1):g}: {'; '.join(problems)}", hint=hint)
 
     planned = [
         _plan_dataset(
             member,
-            olds[numbers.index(place)] if place in numbers else None,
-            taken=taken[place],
-            wanted=wanted[place],
+            old_caches[numbers.index(number)] if number in numbers else None,
+            taken=taken[number],
+            num_new=nums_new[number],
             consumed=consumed,
         )
-        for place, member in enumerate(members)
+        for number, member in enumerate(members)
     ]
-    by_name = {member.files.stem: member for member in planned}
-    changed = [by_name.get(dataset.files.stem, dataset) for dataset in datasets]
+    planned_by_stem = {member.files.stem: member for member in planned}
+    new_datasets = [planned_by_stem.get(dataset.files.stem, dataset) for dataset in datasets]
     if blend is None:
-        return changed, list(blends), notes
-    known = (() if first is None else first.record.settings.phases) or (Phase(0, "first job"),)
-    phases = [phase for phase in known if phase.begin < consumed]
-    what = "schedule" if schedule is not None else "continued"
-    phases += [Phase(consumed + int(start), what) for start in curve.starts]
+        return new_datasets, list(blends), notes
+    old_phases = (() if first is None else first.record.settings.phases) or (Phase(0, "first job"),)
+    phases = [phase for phase in old_phases if phase.begin < consumed]
+    kind = "schedule" if schedule is not None else "continued"
+    phases += [Phase(consumed + int(start), kind) for start in curve.starts]
     content = (
         msgspec.to_builtins(phases),
         tuple(taken),
         curve.weights.tolist(),
         curve.slopes.tolist(),
-        [own.settings.plan for own in planned],
+        [cache.settings.plan for cache in planned],
     )
-    replaced = replace(
+    new_blend = replace(
         blend,
         datasets=tuple(planned),
         continued=ContinuedBlend(
             consumed=consumed,
-            old=first.files if first is not None and first is not olds[0] else None,
+            old=first.files if first is not None and first is not old_caches[0] else None,
             numbers=tuple(numbers),
             taken=tuple(taken),
             curve=curve,
         ),
         settings=Settings(plan=_plan_name(consumed, content), consumed_samples=consumed, phases=tuple(phases)),
     )
-    return changed, [replaced if each is blend else each for each in blends], notes
+    return new_datasets, [new_blend if old_blend is blend else old_blend for old_blend in blends], notes
 
 
-def _caches_of_train(
+def _find_train_caches(
     flag: str, datasets: Sequence[GPTCache], blends: Sequence[BlendedCache], *, needs_blend: bool
 ) -> tuple[Sequence[GPTCache], BlendedCache | None]:
     """Return the caches of train's datasets, in the order of the blend, and the blend's cache.
@@ -165,12 +165,12 @@ def _caches_of_train(
     Raises:
         InputError: If train has several caches, or is not blended by weights.
     """
-    own = [cache for cache in datasets if cache.split == TRAIN]
+    caches = [cache for cache in datasets if cache.split == TRAIN]
     blended = [blend for blend in blends if blend.split == TRAIN]
-    if len(blended) > 1 or (not blended and len(own) != 1):
+    if len(blended) > 1 or (not blended and len(caches) != 1):
         raise InputError(f"{flag}: train has several caches", hint="leave out --phase-transition-iterations")
     if not blended and not needs_blend:
-        return own, None
+        return caches, None
     members = blended[0].datasets if blended else ()
     if not members or blended[0].requested is None or members[0].identifiers["num_samples"] is None:
         hint = "give a weight before each dataset, here and in the job, as in --data-path 1 PREFIX"
@@ -193,15 +193,15 @@ class FirstCache:
     """A train cache of the first job, of a blend or of one dataset."""
 
     files: CacheFiles
-    described: dict[str, Any]
+    identifiers: dict[str, Any]
     """The description, with the dataset's path as the job types it."""
     record: CacheRecord
     """dsindex's record; empty for another program's cache."""
 
-    def is_of(self, cache: GPTCache) -> bool:
+    def has_same_dataset(self, cache: GPTCache) -> bool:
         """Tell whether both caches are of the same dataset, by the job's path or by the recorded path here."""
         is_here = self.record.source is not None and self.record.source.prefix == os.path.abspath(cache.path)
-        return is_here or cache.identifiers["dataset_path"] == self.described["dataset_path"]
+        return is_here or cache.identifiers["dataset_path"] == self.identifiers["dataset_path"]
 
 
 def read_first_job(path: str) -> tuple[FirstCache, list[FirstCache]]:
@@ -216,24 +216,24 @@ def read_first_job(path: str) -> tuple[FirstCache, list[FirstCache]]:
     """
     if path_exists(os.path.join(path, ".")):  # a folder, or a link to one
         path = find_cache(descriptions_in(path), TRAIN, place=f"--continue-from {path}")
-    own = _read_first(path)
-    parts = own.described.get("datasets")
-    return own, [own] if parts is None else [
-        _read_first(find_description(os.path.dirname(path), part)) for part in parts
+    cache = _read_first_cache(path)
+    parts = cache.identifiers.get("datasets")
+    return cache, [cache] if parts is None else [
+        _read_first_cache(find_description(os.path.dirname(path), part)) for part in parts
     ]
 
 
-def _read_first(path: str) -> FirstCache:
-    described, files = read_description(path), files_of(path)
+def _read_first_cache(path: str) -> FirstCache:
+    identifiers, files = read_description(path), files_of(path)
     record = files.read_record() or CacheRecord()
-    if record.files and (changed := files.changed(record)):
-        what = f"{', '.join(changed)} changed since dsindex wrote it, so what the first job read is unknown"
-        raise FormatError(f"{files.stem}: {what}", hint="use the arrays that the job had")
-    return FirstCache(files=files, described=described, record=record)
+    if record.files and (changed_names := files.find_changed(record)):
+        problem = f"{', '.join(changed_names)} changed since dsindex wrote it, so what the first job read is unknown"
+        raise FormatError(f"{files.stem}: {problem}", hint="use the arrays that the job had")
+    return FirstCache(files=files, identifiers=identifiers, record=record)
 
 
-def _match(
-    first: FirstCache, olds: Sequence[FirstCache], members: Sequence[GPTCache], consumed: int
+def _find_members(
+    first: FirstCache, old_caches: Sequence[FirstCache], members: Sequence[GPTCache], consumed: int
 ) -> tuple[list[int | None], list[int]]:
     """Find the datasets of the first job in this job, which has to cut samples in the same way.
 
@@ -245,34 +245,34 @@ def _match(
         InputError: If sample borders differ, or this job leaves out a dataset that was read.
         FormatError: If the samples that were read are not the first ones of each dataset.
     """
-    rule, length, place = members[0].rule, olds[0].described["sequence_length"], first.files.stem
+    rule, length, place = members[0].rule, old_caches[0].identifiers["sequence_length"], first.files.stem
     if length != rule.sequence_length:
-        what = f"samples have {length} tokens in {place}, not {rule.sequence_length}"
-        raise InputError(f"--continue-from: {what}", hint="continue with the same --seq-length")
-    if olds[0].record.settings.extra_token != rule.extra_token:
+        problem = f"samples have {length} tokens in {place}, not {rule.sequence_length}"
+        raise InputError(f"--continue-from: {problem}", hint="continue with the same --seq-length")
+    if old_caches[0].record.settings.extra_token != rule.extra_token:
         raise InputError("--no-extra-token has to be as in the first job: the borders of samples depend on it")
     *datasets, samples = map(first.files.open, first.files.arrays)
     if consumed > len(samples):
         raise InputError(f"--consumed-samples {consumed}: the first job in {place} has only {len(samples)} samples")
     sizes = [consumed]
-    if first is not olds[0]:
-        drawn = [samples[:consumed][datasets[0][:consumed] == number] for number in range(len(olds))]
-        sizes = list(map(len, drawn))
-        if sum(sizes) < consumed or any(len(own) and own.max() + 1 != len(own) for own in drawn):
+    if first is not old_caches[0]:
+        ids_by_dataset = [samples[:consumed][datasets[0][:consumed] == number] for number in range(len(old_caches))]
+        sizes = list(map(len, ids_by_dataset))
+        if sum(sizes) < consumed or any(len(ids) and ids.max() + 1 != len(ids) for ids in ids_by_dataset):
             raise FormatError(f"{place}: the samples of a dataset are not in order")
     numbers: list[int | None] = []
     taken = [0] * len(members)
-    for old, size in zip(olds, sizes, strict=True):
-        number = next((place for place, member in enumerate(members) if old.is_of(member)), None)
+    for old_cache, num_read in zip(old_caches, sizes, strict=True):
+        number = next((position for position, member in enumerate(members) if old_cache.has_same_dataset(member)), None)
         if number is not None:
-            taken[number] = size
-        elif size:
-            path = old.described["dataset_path"]
+            taken[number] = num_read
+        elif num_read:
+            path = old_cache.identifiers["dataset_path"]
             hint = (
                 "add it with a weight of 1e-9, which draws nothing, under its path in the first job (--dataset-path-as)"
             )
-            what = f"{path}, of which the first job read {count(size, 'sample')}, is missing"
-            raise InputError(f"--continue-from: {what}", hint=hint)
+            problem = f"{path}, of which the first job read {count(num_read, 'sample')}, is missing"
+            raise InputError(f"--continue-from: {problem}", hint=hint)
         numbers.append(number)
     return numbers, taken
 
@@ -280,7 +280,7 @@ def _match(
 # One dataset.
 
 
-def _plan_dataset(cache: GPTCache, first: FirstCache | None, *, taken: int, wanted: float, consumed: int) -> GPTCache:
+def _plan_dataset(cache: GPTCache, first: FirstCache | None, *, taken: int, num_new: float, consumed: int) -> GPTCache:
     """Return a dataset's cache with its continuation planned, large enough for all samples that the run draws from it.
 
     Raises:
@@ -290,63 +290,63 @@ def _plan_dataset(cache: GPTCache, first: FirstCache | None, *, taken: int, want
     begin, rule, per_epoch = cache.part.begin, cache.rule, cache.part.tokens
     lengths = read_lengths(cache.path, begin, cache.part.end)
     files = None if first is None else first.files
-    documents, samples, shuffle = _open_first(files)
+    documents, samples, shuffle = _open_first_arrays(files)
     start, end = (int(documents.min()), int(documents.max()) + 1) if len(documents) else (begin, begin)
     if start < begin or end > cache.part.end:
-        what = f"the first job draws from sequences {start} to {end - 1}, not {begin} to {cache.part.end - 1}"
+        problem = f"the first job draws from sequences {start} to {end - 1}, not {begin} to {cache.part.end - 1}"
         hint = "keep --split; a dataset may grow at its end, but not shrink"
-        raise FormatError(f"{cache.name}: {what}", hint=hint)
+        raise FormatError(f"{cache.name}: {problem}", hint=hint)
     pieces = range(0, len(documents), PIECE)
-    tokens = num_old = sum(int(lengths[documents[at : at + PIECE] - begin].sum(dtype=np.int64)) for at in pieces)
-    segments = () if first is None else _segments_of(first, len(documents), end - start)
-    last = max((epoch for _, epoch in segments), default=0)
-    growth, grown = range(0), len(lengths) - (end - start)
-    if grown:  # added sequences go into every epoch that has unread samples
-        epochs, _ = _epochs_of_samples(samples, segments)
-        left = np.ones(len(shuffle), np.bool_)
-        left[shuffle[:taken]] = False
-        growth = range(int(epochs[left].min()) if left.any() else last + 1, last + 1)
-        tokens += len(growth) * (per_epoch - int(lengths[start - begin : end - begin].sum(dtype=np.int64)))
-    asked = cache.identifiers["num_samples"] or 0
-    needed = max(asked, taken + math.floor(wanted + 1) if wanted > ROUNDING else taken)
-    missing = needed * rule.sequence_length + int(rule.extra_token) - tokens
-    if missing > 0 and per_epoch == 0:
-        raise LimitError(f"{cache.name}: the part has no tokens for {needed} samples", hint="leave the dataset out")
-    appended = max(not segments, -(-missing // per_epoch) if per_epoch else 0)
-    num_samples = max(0, (tokens + appended * per_epoch - int(rule.extra_token)) // rule.sequence_length)
-    own = (
-        *segments,
-        *((grown, epoch) for epoch in growth),
-        *((len(lengths), epoch) for epoch in range(last + 1, last + 1 + appended)),
+    tokens = old_tokens = sum(int(lengths[documents[at : at + PIECE] - begin].sum(dtype=np.int64)) for at in pieces)
+    old_segments = () if first is None else _segments_of(first, len(documents), end - start)
+    last = max((epoch for _, epoch in old_segments), default=0)
+    open_epochs, num_added = range(0), len(lengths) - (end - start)
+    if num_added:  # added sequences go into every epoch that has unread samples
+        epochs, _ = _epochs_of_samples(samples, old_segments)
+        is_unread = np.ones(len(shuffle), np.bool_)
+        is_unread[shuffle[:taken]] = False
+        open_epochs = range(int(epochs[is_unread].min()) if is_unread.any() else last + 1, last + 1)
+        tokens += len(open_epochs) * (per_epoch - int(lengths[start - begin : end - begin].sum(dtype=np.int64)))
+    requested = cache.identifiers["num_samples"] or 0
+    num_needed = max(requested, taken + math.floor(num_new + 1) if num_new > ROUNDING else taken)
+    missing_tokens = num_needed * rule.sequence_length + int(rule.extra_token) - tokens
+    if missing_tokens > 0 and per_epoch == 0:
+        raise LimitError(f"{cache.name}: the part has no tokens for {num_needed} samples", hint="leave the dataset out")
+    num_appended = max(not old_segments, -(-missing_tokens // per_epoch) if per_epoch else 0)
+    num_samples = max(0, (tokens + num_appended * per_epoch - int(rule.extra_token)) // rule.sequence_length)
+    segments = (
+        *old_segments,
+        *((num_added, epoch) for epoch in open_epochs),
+        *((len(lengths), epoch) for epoch in range(last + 1, last + 1 + num_appended)),
     )
-    content = (own, taken, consumed, cache.seed, () if files is None else tuple(map(digest_file, files.paths[:-1])))
+    inputs = (segments, taken, consumed, cache.seed, () if files is None else tuple(map(digest_file, files.paths[:-1])))
     return replace(
         cache,
         continued=ContinuedIndex(
             files=files,
             begin=start,
             end=end,
-            num_tokens=num_old,
+            num_tokens=old_tokens,
             taken=taken,
             consumed=consumed,
-            segments=own,
-            num_old=len(segments),
-            num_grown=len(growth),
+            segments=segments,
+            num_old=len(old_segments),
+            num_grown=len(open_epochs),
         ),
         epochs=EpochCounts(
             tokens_per_epoch=per_epoch,
-            num_epochs=max((epoch for _, epoch in own), default=0),
+            num_epochs=max((epoch for _, epoch in segments), default=0),
             num_samples=num_samples,
             separate_final_epoch=False,
             shuffled_together=num_samples,
         ),
         settings=msgspec.structs.replace(
-            cache.settings, plan=_plan_name(consumed, content), consumed_samples=consumed, taken=taken, segments=own
+            cache.settings, plan=_plan_name(consumed, inputs), consumed_samples=consumed, taken=taken, segments=segments
         ),
     )
 
 
-def _open_first(files: CacheFiles | None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _open_first_arrays(files: CacheFiles | None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Map document, sample and shuffle index of the first job; they are empty for a dataset that is new.
 
     Raises:
@@ -370,9 +370,9 @@ def _segments_of(first: FirstCache, num_positions: int, per_epoch: int) -> tuple
     if segments is None:
         segments = tuple((per_epoch, epoch + 1) for epoch in range(num_positions // max(1, per_epoch)))
     if sum(size for size, _ in segments) != num_positions:
-        what = f"{num_positions} entries are not whole epochs of {per_epoch} sequences"
+        problem = f"{num_positions} entries are not whole epochs of {per_epoch} sequences"
         hint = "if this cache was itself continued, put its …-dsindex.json next to it"
-        raise FormatError(f"{first.files.stem}: {what}", hint=hint)
+        raise FormatError(f"{first.files.stem}: {problem}", hint=hint)
     return segments
 
 
@@ -407,40 +407,40 @@ def build_continued_arrays(
     begin, rule, order, num_samples = cache.part.begin, cache.rule, cache.order, cache.num_samples
     # The document index: the old one, then the appended segments.
     rng = np.random.RandomState([cache.seed, plan.consumed & 0xFFFFFFFF, plan.consumed >> 32])
-    old_documents, old_samples, old_shuffle = _open_first(plan.files)
-    everything = np.arange(begin, cache.part.end, dtype=DOCUMENT_DTYPE)
-    grown = everything[(everything < plan.begin) | (everything >= plan.end)]
+    old_documents, old_samples, old_shuffle = _open_first_arrays(plan.files)
+    all_ids = np.arange(begin, cache.part.end, dtype=DOCUMENT_DTYPE)
+    added_ids = all_ids[(all_ids < plan.begin) | (all_ids >= plan.end)]
     documents = np.empty(plan.num_positions, DOCUMENT_DTYPE)
-    filled = len(old_documents)
-    documents[:filled] = old_documents
+    num_filled = len(old_documents)
+    documents[:num_filled] = old_documents
     room = rule.sequence_length - plan.num_tokens % rule.sequence_length
     for number, (size, epoch) in enumerate(plan.segments[plan.num_old :]):
-        chosen = documents[filled : filled + size]
-        chosen[:] = grown if number < plan.num_grown else everything
+        segment_ids = documents[num_filled : num_filled + size]
+        segment_ids[:] = added_ids if number < plan.num_grown else all_ids
         room = order_epoch(
-            chosen, lengths, begin=begin, length=rule.sequence_length, room=room, epoch=epoch, order=order, rng=rng
+            segment_ids, lengths, begin=begin, length=rule.sequence_length, room=room, epoch=epoch, order=order, rng=rng
         )
-        filled += size
+        num_filled += size
     samples = build_sample_index(lengths, documents, num_samples, rule=rule, begin=begin, threads=threads)
     if not np.array_equal(samples[: len(old_samples)], old_samples):
-        what = "sequences have other lengths than in the first job, so what it read is unknown"
+        problem = "sequences have other lengths than in the first job, so what it read is unknown"
         hint = "continue with the dataset as it was, which may only have grown at its end"
-        raise FormatError(f"{cache.name}: {what}", hint=hint)
+        raise FormatError(f"{cache.name}: {problem}", hint=hint)
     # The shuffle index: samples already read, then unread ones, epoch by epoch.
-    filled = plan.taken
+    num_filled = plan.taken
     shuffle = np.empty(num_samples, shuffle_dtype(num_samples))
-    shuffle[:filled] = old_shuffle[:filled]
-    left = np.ones(num_samples, np.bool_)
-    left[shuffle[:filled]] = False
-    epochs, last = _epochs_of_samples(samples, plan.segments)
-    for epoch in np.unique(epochs[left]):
-        own = left & (epochs == epoch)
-        rows = np.flatnonzero(own & ~last).astype(shuffle.dtype)
+    shuffle[:num_filled] = old_shuffle[:num_filled]
+    is_unread = np.ones(num_samples, np.bool_)
+    is_unread[shuffle[:num_filled]] = False
+    epochs, is_crossing = _epochs_of_samples(samples, plan.segments)
+    for epoch in np.unique(epochs[is_unread]):
+        is_in_epoch = is_unread & (epochs == epoch)
+        rows = np.flatnonzero(is_in_epoch & ~is_crossing).astype(shuffle.dtype)
         if order.samples != "never":
             shuffle_in_place(rows, rng=rng)
-        rows = np.concatenate([rows, np.flatnonzero(own & last).astype(shuffle.dtype)])
-        shuffle[filled : filled + len(rows)] = rows
-        filled += len(rows)
+        rows = np.concatenate([rows, np.flatnonzero(is_in_epoch & is_crossing).astype(shuffle.dtype)])
+        shuffle[num_filled : num_filled + len(rows)] = rows
+        num_filled += len(rows)
     return documents, samples, shuffle
 
 
@@ -477,7 +477,7 @@ def constant_curve(weights: Sequence[float], num_samples: int) -> WeightCurve:
     return WeightCurve(starts=np.zeros(1), weights=shares, slopes=np.zeros_like(shares), num_samples=num_samples)
 
 
-def draw_curve(schedule: str, num_datasets: int, *, num_samples: int, sequence_length: int) -> WeightCurve:
+def parse_schedule(schedule: str, num_datasets: int, *, num_samples: int, sequence_length: int) -> WeightCurve:
     """Return the weights of datasets over a run.
 
     Args:
@@ -489,7 +489,7 @@ def draw_curve(schedule: str, num_datasets: int, *, num_samples: int, sequence_l
     Raises:
         InputError: If it is not a schedule, or does not fit the datasets or the run.
 
-    >>> curve = draw_curve("0:9,1 50%:1,1", 2, num_samples=100, sequence_length=8)
+    >>> curve = parse_schedule("0:9,1 50%:1,1", 2, num_samples=100, sequence_length=8)
     >>> curve.integral(0, 100).tolist()
     [70.0, 30.0]
     """
@@ -498,18 +498,18 @@ def draw_curve(schedule: str, num_datasets: int, *, num_samples: int, sequence_l
     last = num_samples if is_linear else num_samples - 1
     samples_by_unit = {"t": Fraction(1, sequence_length), "%": Fraction(num_samples, 100)}
     for word in words[1:] if words[:1] in (["steps"], ["linear"]) else words:
-        position, _, after = word.partition(":")
-        found = _POSITION.fullmatch(position)
-        if found is None or (found[2] and found[3] in {"", "%"}):
+        position, _, weight_text = word.partition(":")
+        match = _POSITION.fullmatch(position)
+        if match is None or (match[2] and match[3] in {"", "%"}):
             hint = "write POSITION:WEIGHT,WEIGHT with a position such as 16000, 250Btokens or 50%"
             raise InputError(f"--blend-schedule: {show_value(word)} is not weights at a position", hint=hint)
-        weights = [float(weight) for weight in after.split(",") if _WEIGHT.fullmatch(weight)]
-        if len(weights) <= after.count(",") or not any(weights):
-            raise InputError(f"--blend-schedule: {show_value(after)} at {position} are not weights above 0")
-        if not starts and Fraction(found[1]):
+        weights = [float(weight) for weight in weight_text.split(",") if _WEIGHT.fullmatch(weight)]
+        if len(weights) <= weight_text.count(",") or not any(weights):
+            raise InputError(f"--blend-schedule: {show_value(weight_text)} at {position} are not weights above 0")
+        if not starts and Fraction(match[1]):
             raise InputError(f"--blend-schedule begins at {position}", hint=_BEGIN)
-        number = Fraction(found[1]) * THOUSANDS[found[2].lower()]
-        start = int(number * samples_by_unit.get(found[3][:1].lower(), 1))
+        number = Fraction(match[1]) * THOUSANDS[match[2].lower()]
+        start = int(number * samples_by_unit.get(match[3][:1].lower(), 1))
         if start > last or (starts and start <= starts[-1]):
             raise InputError(f"--blend-schedule: {position} (sample {start}) is not ascending and up to {last}")
         if len(weights) != num_datasets:
@@ -518,9 +518,9 @@ def draw_curve(schedule: str, num_datasets: int, *, num_samples: int, sequence_l
         rows.append(weights)
     if not starts:
         raise InputError("--blend-schedule is empty", hint=_BEGIN)
-    places, shares = np.array(starts, np.float64), np.array(rows, np.float64)
+    start_array, shares = np.array(starts, np.float64), np.array(rows, np.float64)
     shares /= shares.sum(axis=1, keepdims=True)
     slopes = np.zeros_like(shares)
     if is_linear:
-        slopes[:-1] = np.diff(shares, axis=0) / np.diff(places)[:, np.newaxis]
-    return WeightCurve(starts=places, weights=shares, slopes=slopes, num_samples=num_samples)
+        slopes[:-1] = np.diff(shares, axis=0) / np.diff(start_array)[:, np.newaxis]
+    return WeightCurve(starts=start_array, weights=shares, slopes=slopes, num_samples=num_samples)

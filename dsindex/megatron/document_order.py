@@ -44,7 +44,7 @@ SCANNED = 1 << 12
 """Documents to scan for these candidates."""
 SUM_WORK = 64
 """Most steps of the subset-sum search, per document."""
-MOST_OPEN = 1 << 12
+MAX_OPEN = 1 << 12
 """Documents of an open bin that are shuffled together; a larger bin is shuffled in runs of this size."""
 
 
@@ -153,14 +153,14 @@ def order_epoch(
     if order.documents != "packed":
         return room
     width, seed = int(min(length, lengths.max(initial=1))), np.uint64(rng.randint(1 << 31))
-    room, packed, _ = _pack(documents, lengths, begin, length, width, room, epoch, seed, TAIL)
+    room, num_packed, _ = _pack_documents(documents, lengths, begin, length, width, room, epoch, seed, TAIL)
     # Few documents have few sums, so the last ones are packed in several orders and the best one is kept.
-    tail, fewest, last_room = documents[packed:].copy(), len(documents) + 1, room
+    tail, fewest_cut, last_room = documents[num_packed:].copy(), len(documents) + 1, room
     for attempt in range(ATTEMPTS):
-        tried = tail.copy() if attempt == 0 else rng.permutation(tail)
-        end, _, num_cut = _pack(tried, lengths, begin, length, width, room, epoch, seed, 0)
-        if num_cut < fewest:
-            documents[packed:], last_room, fewest = tried, end, num_cut
+        candidate = tail.copy() if attempt == 0 else rng.permutation(tail)
+        end_room, _, num_cut = _pack_documents(candidate, lengths, begin, length, width, room, epoch, seed, 0)
+        if num_cut < fewest_cut:
+            documents[num_packed:], last_room, fewest_cut = candidate, end_room, num_cut
         if num_cut == 0:
             break
     return int(last_room)
@@ -185,7 +185,7 @@ class _Pool(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _pack(
+def _pack_documents(
     documents: NDArray[np.int32],
     lengths: NDArray[np.int32],
     begin: int,
@@ -196,45 +196,45 @@ def _pack(
     random: np.uint64,
     tail: int,
 ) -> tuple[int, int, int]:
-    """Pack all documents but the last `tail`; return the room, how many are packed, and how many short ones are cut."""
-    total = documents.shape[0]
-    most = min(total, GROUP + RESERVE)
+    """Pack all documents but the last `tail`; return the room, the number packed, and the number of short ones cut."""
+    num_documents = documents.shape[0]
+    capacity = min(num_documents, GROUP + RESERVE)
     pool = _Pool(
-        np.empty(most, np.int32),
-        np.empty(most, np.int32),
-        np.empty(most, np.uint8),
-        np.empty(most, np.uint8),
-        np.empty(most, np.int32),
+        np.empty(capacity, np.int32),
+        np.empty(capacity, np.int32),
+        np.empty(capacity, np.uint8),
+        np.empty(capacity, np.uint8),
+        np.empty(capacity, np.int32),
         np.empty(width + 1, np.int32),
         np.empty(width + 1, np.int32),
         np.empty(CANDIDATES, np.int64),
         np.empty(CANDIDATES, np.int64),
         np.empty(2 * width + 2, np.int8),
     )
-    opened = np.empty(MOST_OPEN + CANDIDATES, np.int64)
-    read: Any = 0
-    written: Any = 0
-    left: Any = 0
+    opened = np.empty(MAX_OPEN + CANDIDATES, np.int64)
+    num_read: Any = 0
+    num_written: Any = 0
+    num_unpacked: Any = 0
     num_cut: Any = 0
-    while read < total:
-        count = left + min(GROUP, total - read)
-        for place in range(left, count):
-            pool.ids[place] = documents[read + place - left]
-        read += count - left
-        kept = min(tail, count) if read == total else RESERVE
-        tokens = _sort(pool, lengths, begin, length, count)
-        room, cut, random = _pack_pool(
-            pool, documents[written:], opened, count, kept, tokens, length, room, epoch, random
+    while num_read < num_documents:
+        count = num_unpacked + min(GROUP, num_documents - num_read)
+        for place in range(num_unpacked, count):
+            pool.ids[place] = documents[num_read + place - num_unpacked]
+        num_read += count - num_unpacked
+        num_kept = min(tail, count) if num_read == num_documents else RESERVE
+        tokens = _sort_by_size(pool, lengths, begin, length, count)
+        room, pool_cut, random = _pack_pool(
+            pool, documents[num_written:], opened, count, num_kept, tokens, length, room, epoch, random
         )
-        num_cut += cut
-        written += count - kept
-        left = 0
+        num_cut += pool_cut
+        num_written += count - num_kept
+        num_unpacked = 0
         for place in range(count):
             if not pool.used[place]:
-                pool.ids[left] = pool.ids[place]
-                left += 1
-    documents[written:] = pool.ids[:left]
-    return room, written, num_cut
+                pool.ids[num_unpacked] = pool.ids[place]
+                num_unpacked += 1
+    documents[num_written:] = pool.ids[:num_unpacked]
+    return room, num_written, num_cut
 
 
 @njit(cache=True, nogil=True)
@@ -243,75 +243,75 @@ def _pack_pool(
     packed: NDArray[np.int32],
     opened: NDArray[np.int64],
     count: int,
-    kept: int,
+    num_kept: int,
     tokens: int,
     length: int,
     room: int,
     epoch: int,
     random: np.uint64,
 ) -> tuple[int, int, np.uint64]:
-    """Pack all but `kept` documents of the pool; return the room, how many short ones are cut, and the generator."""
+    """Pack all but `num_kept` pooled documents; return the room, the number of short ones cut, and the generator."""
     width = pool.ends.shape[0] - 1
-    remaining, written, num_opened, num_cut = count, 0, 0, 0
+    num_remaining, num_written, num_opened, num_cut = count, 0, 0, 0
     cursor: Any = 0
     largest: Any = width
     work: Any = SUM_WORK * count
-    while remaining > kept:
+    while num_remaining > num_kept:
         while pool.used[cursor]:
             cursor += 1
         pool.chosen[0], num_chosen = cursor, 1
         size: Any = np.int64(pool.sizes[cursor])
-        if size == 0 or (kept == 0 and tokens <= room):
+        if size == 0 or (num_kept == 0 and tokens <= room):
             pass  # an empty document, or all that is left fits
         elif room == length:
             while pool.unused[largest] == 0:
                 largest -= 1
-            pool.chosen[0] = _take(pool, largest)
-        elif size > room or (room - size) * remaining < tokens:
+            pool.chosen[0] = _find_unused(pool, largest)
+        elif size > room or (room - size) * num_remaining < tokens:
             # It does not fit, or leaves less room than a mean document: search for documents that fill it exactly.
             by_two = num_opened > 0 and (pool.ids[opened[0]] ^ epoch) & 1 == 1
-            num_chosen, done = _fill(pool, cursor, count, room, width, work, by_two)
-            work -= done
-        for step in range(min(num_chosen, remaining - kept)):
+            num_chosen, work_done = _fill_room(pool, cursor, count, room, width, work, by_two)
+            work -= work_done
+        for step in range(min(num_chosen, num_remaining - num_kept)):
             place = pool.chosen[step]
             size = np.int64(pool.sizes[place])
             pool.used[place] = 1
             pool.unused[size] -= 1
             tokens -= size
-            remaining -= 1
+            num_remaining -= 1
             room -= size
             opened[num_opened] = place
             num_opened += 1
         is_cut = room < 0
         num_cut += is_cut and not pool.is_long[opened[num_opened - 1]]
         room += length if room <= 0 else 0
-        if is_cut or room == length or num_opened > MOST_OPEN or remaining == kept:
+        if is_cut or room == length or num_opened > MAX_OPEN or num_remaining == num_kept:
             # Any order of a bin's documents fills it, but a document that is cut comes last.
-            random = _shuffle(opened, num_opened - is_cut, random)
+            random = _shuffle_first(opened, num_opened - is_cut, random)
             for step in range(num_opened):
-                packed[written + step] = pool.ids[opened[step]]
-            written += num_opened
+                packed[num_written + step] = pool.ids[opened[step]]
+            num_written += num_opened
             num_opened = 0
     return room, num_cut, random
 
 
 @njit(cache=True, nogil=True)
-def _sort(pool: _Pool, lengths: NDArray[np.int32], begin: int, length: int, count: int) -> int:
+def _sort_by_size(pool: _Pool, lengths: NDArray[np.int32], begin: int, length: int, count: int) -> int:
     """Sort the first `count` documents of the pool by size; return the sum of their sizes."""
     pool.unused[:] = 0
     tokens: Any = 0
     for place in range(count):
-        whole = lengths[np.uint32(pool.ids[place]) - np.uint32(begin)]
-        size = (whole - 1) % length + 1 if whole else 0
+        num_tokens = lengths[np.uint32(pool.ids[place]) - np.uint32(begin)]
+        size = (num_tokens - 1) % length + 1 if num_tokens else 0
         pool.sizes[place] = size
-        pool.is_long[place] = whole > length
+        pool.is_long[place] = num_tokens > length
         pool.used[place] = 0
         pool.unused[size] += 1
         tokens += size
-    before = 0
+    start = 0
     for size in range(pool.ends.shape[0]):
-        pool.ends[size] = before
-        before += pool.unused[size]
+        pool.ends[size] = start
+        start += pool.unused[size]
     for place in range(count):
         size = pool.sizes[place]
         pool.by_size[pool.ends[size]] = place
@@ -320,17 +320,17 @@ def _sort(pool: _Pool, lengths: NDArray[np.int32], begin: int, length: int, coun
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _shuffle(items: NDArray[np.int64], count: int, random: np.uint64) -> np.uint64:
-    """Shuffle the first items; return the generator's next state. Source: Knuth's MMIX, the upper bits."""
+def _shuffle_first(places: NDArray[np.int64], count: int, random: np.uint64) -> np.uint64:
+    """Shuffle the first `count` places; return the generator's next state. Source: Knuth's MMIX, the upper bits."""
     for step in range(count - 1, 0, -1):
         random = random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
         other = np.int64(((random >> np.uint64(33)) * np.uint64(step + 1)) >> np.uint64(31))
-        items[step], items[other] = items[other], items[step]
+        places[step], places[other] = places[other], places[step]
     return random
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _take(pool: _Pool, size: int) -> int:
+def _find_unused(pool: _Pool, size: int) -> int:
     """Return an unused document of a size that has one."""
     while True:
         place = np.int64(pool.by_size[pool.ends[size] - 1])
@@ -340,17 +340,17 @@ def _take(pool: _Pool, size: int) -> int:
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _fill(pool: _Pool, cursor: int, count: int, room: int, width: int, work: int, by_two: bool) -> tuple[int, int]:
+def _fill_room(pool: _Pool, cursor: int, count: int, room: int, width: int, work: int, by_two: bool) -> tuple[int, int]:
     """Choose documents that fill the room exactly, or one to be cut; return how many, and the work of finding them."""
     num_fitting = pool.unused[room] if room <= width else 0
     if (num_fitting == 0 or (num_fitting == 1 and by_two)) and _fill_with_two(pool, cursor, count, room, width):
         return 2, 0
     if num_fitting:
-        pool.chosen[0] = _take(pool, room)
+        pool.chosen[0] = _find_unused(pool, room)
         return 1, 0
-    num_chosen, done = _fill_with_many(pool, cursor, count, room) if work > 0 else (0, 0)
+    num_chosen, work_done = _fill_with_many(pool, cursor, count, room) if work > 0 else (0, 0)
     if num_chosen:
-        return num_chosen, done
+        return num_chosen, work_done
     # Cut a long document if one is near, otherwise the next document that does not fit.
     pool.chosen[0] = cursor
     for place in range(cursor, min(count, cursor + SCANNED)):
@@ -360,35 +360,35 @@ def _fill(pool: _Pool, cursor: int, count: int, room: int, width: int, work: int
                 break
             if pool.sizes[pool.chosen[0]] <= room:
                 pool.chosen[0] = place
-    return 1, done
+    return 1, work_done
 
 
 @njit(cache=True, nogil=True)
 def _fill_with_two(pool: _Pool, cursor: int, count: int, room: int, width: int) -> bool:
     """Choose two documents that fill the room together; return whether there are any."""
-    tried = 0
-    found: Any = 0
+    num_tried = 0
+    chosen_size: Any = 0
     for place in range(cursor, min(count, cursor + SCANNED)):
         size: Any = np.int64(pool.sizes[place])
         if pool.used[place] or size == 0:
             continue
         if 0 < room - size <= width and pool.unused[room - size] > (room == 2 * size):
-            found = size
+            chosen_size = size
             break
-        tried += 1
-        if tried == CANDIDATES:
+        num_tried += 1
+        if num_tried == CANDIDATES:
             break
-    if not found:
+    if not chosen_size:
         for size in range(max(1, room - width), room // 2 + 1):
             if pool.unused[size] > (room == 2 * size) and pool.unused[room - size]:
-                found = size
+                chosen_size = size
                 break
-    if found:
-        pool.chosen[0] = _take(pool, found)
+    if chosen_size:
+        pool.chosen[0] = _find_unused(pool, chosen_size)
         pool.used[pool.chosen[0]] = 1  # so that the second is a different document
-        pool.chosen[1] = _take(pool, room - found)
+        pool.chosen[1] = _find_unused(pool, room - chosen_size)
         pool.used[pool.chosen[0]] = 0
-    return bool(found)
+    return bool(chosen_size)
 
 
 @njit(cache=True, nogil=True)
@@ -411,10 +411,10 @@ def _fill_with_many(pool: _Pool, cursor: int, count: int, room: int) -> tuple[in
             if sums[total] < 0 and (total == size or sums[total - size] >= 0):
                 sums[total] = step
         step += 1
-    found: Any = 0
+    num_chosen: Any = 0
     total = room
     while sums[room] >= 0 and total > 0:
-        pool.chosen[found] = pool.candidates[sums[total]]
-        total -= pool.sizes[pool.chosen[found]]
-        found += 1
-    return found, step * room
+        pool.chosen[num_chosen] = pool.candidates[sums[total]]
+        total -= pool.sizes[pool.chosen[num_chosen]]
+        num_chosen += 1
+    return num_chosen, step * room

@@ -108,31 +108,31 @@ def count_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: Sample
     if num_samples is not None and num_samples < 0:
         raise LimitError(f"{place}: {num_samples} samples are fewer than 0")
     extra = int(rule.extra_token)
-    wanted = 0 if num_samples is None else num_samples * rule.sequence_length + extra
-    if wanted and tokens_per_epoch == 0:
-        what = f"{num_samples} samples were requested, but the part has no tokens (Megatron would loop forever)"
-        raise LimitError(f"{place}: {what}", hint="give the split a larger share, or `none` samples")
-    num_epochs = max(1, -(-wanted // max(1, tokens_per_epoch)))
+    needed_tokens = 0 if num_samples is None else num_samples * rule.sequence_length + extra
+    if needed_tokens and tokens_per_epoch == 0:
+        problem = f"{num_samples} samples were requested, but the part has no tokens (Megatron would loop forever)"
+        raise LimitError(f"{place}: {problem}", hint="give the split a larger share, or `none` samples")
+    num_epochs = max(1, -(-needed_tokens // max(1, tokens_per_epoch)))
     if num_epochs > MAX_EPOCHS:
-        what = f"{num_samples} samples take {num_epochs} epochs, more than the {MAX_EPOCHS} that Megatron can count"
-        raise LimitError(f"{place}: {what}", hint="request fewer samples")
-    sans_final = ((num_epochs - 1) * tokens_per_epoch - extra) // rule.sequence_length
+        problem = f"{num_samples} samples take {num_epochs} epochs, more than the {MAX_EPOCHS} that Megatron can count"
+        raise LimitError(f"{place}: {problem}", hint="request fewer samples")
+    before_final = ((num_epochs - 1) * tokens_per_epoch - extra) // rule.sequence_length
     per_epoch = (tokens_per_epoch - extra) // rule.sequence_length
-    separate = False
+    is_separate = False
     if num_samples is not None and num_epochs > 1:
-        separate = num_samples - sans_final < int(FINAL_EPOCH_THRESHOLD * per_epoch)
-    built = count_samples(num_epochs * tokens_per_epoch, rule=rule)
-    if num_samples is not None and built < num_samples:
+        is_separate = num_samples - before_final < int(FINAL_EPOCH_THRESHOLD * per_epoch)
+    num_built = count_samples(num_epochs * tokens_per_epoch, rule=rule)
+    if num_samples is not None and num_built < num_samples:
         # Only the float32 arithmetic for a kept partial sample leads here, from 2**24 tokens on.
-        what = f"Megatron counts {built} samples in float32, not the {num_samples} that are requested, and stops"
+        problem = f"Megatron counts {num_built} samples in float32, not the {num_samples} that are requested, and stops"
         hint = "drop the last partial sample, or request slightly fewer samples"
-        raise LimitError(f"{place}: {what}", hint=hint)
+        raise LimitError(f"{place}: {problem}", hint=hint)
     return EpochCounts(
         tokens_per_epoch=tokens_per_epoch,
         num_epochs=num_epochs,
-        num_samples=built,
-        separate_final_epoch=separate,
-        shuffled_together=sans_final if separate else built,
+        num_samples=num_built,
+        separate_final_epoch=is_separate,
+        shuffled_together=before_final if is_separate else num_built,
     )
 
 

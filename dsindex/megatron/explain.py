@@ -22,9 +22,9 @@ from dsindex.megatron.cache import (
     descriptions_in,
     fingerprint,
     is_maxtext,
-    look_at,
     read_description,
     read_lengths,
+    size_and_version,
     split_of,
 )
 from dsindex.megatron.maxtext import hashed_settings
@@ -60,51 +60,51 @@ class Finding:
 
 
 def explain_cache(
-    wanted: Mapping[str, Any], files: CacheFiles, *, prefix: str | None = None, settings: Settings | None = None
+    job: Mapping[str, Any], files: CacheFiles, *, prefix: str | None = None, settings: Settings | None = None
 ) -> Finding:
     """Find out whether a job finds its cache in a folder, and if not, why.
 
     Args:
-        wanted: The job's description.
+        job: The job's description.
         files: The paths where the job looks for the cache.
         prefix: The dataset's files on this machine, which are checked for changes; None to skip the check.
         settings: The job's options that the hash does not cover; None to skip the comparison.
     """
     folder = os.path.dirname(files.stem) or "."
-    what = wanted["dataset_path"] if wanted["class"] != BLENDED_CLASS else f"blend of {len(wanted['datasets'])}"
-    name = f"{what}, split {split_of(wanted)}, {os.path.basename(files.stem)[:8]}…"
+    dataset = job["dataset_path"] if job["class"] != BLENDED_CLASS else f"blend of {len(job['datasets'])}"
+    name = f"{dataset}, split {split_of(job)}, {os.path.basename(files.stem)[:8]}…"
     missing = [os.path.basename(path) for path in files.paths if not os.path.isfile(path)]
     if missing:
-        said = [f"the cache is incomplete, so the job builds it again: {', '.join(missing)} is missing"]
-        sentences = _compare_with_nearest(wanted, folder) if len(missing) == len(files.paths) else said
+        incomplete = [f"the cache is incomplete, so the job builds it again: {', '.join(missing)} is missing"]
+        sentences = _compare_with_nearest(job, folder) if len(missing) == len(files.paths) else incomplete
         return Finding(name=name, found=False, sound=False, sentences=tuple(sentences))
     record = files.read_record()
-    faults = tuple(_faults(files, record, prefix, settings))
+    faults = tuple(_find_faults(files, record, prefix, settings))
     order = record.settings if record is not None and any(record.settings.order) else None
     notes = () if order is None else (f"it has {order.show_order()}: {MISSED_ORDER}",)
     return Finding(name=name, found=True, sound=not faults, sentences=faults + notes)
 
 
-def _faults(
+def _find_faults(
     files: CacheFiles, record: CacheRecord | None, prefix: str | None, settings: Settings | None
 ) -> Iterator[str]:
     """Yield sentences about changes that Megatron's hash does not cover."""
-    asked = settings if settings is not None and any(settings.order) else None
-    but, elsewhere = "the job finds this cache, but", "choose another --data-cache-path for that"
+    job_settings = settings if settings is not None and any(settings.order) else None
+    start, remedy = "the job finds this cache, but", "choose another --data-cache-path for that"
     if record is None:
-        if asked is not None:
-            yield f"{but} no {os.path.basename(files.record)} says that it has {asked.show_order()}: {elsewhere}"
+        if job_settings is not None:
+            yield f"{start} no {os.path.basename(files.record)} says that it has {job_settings.show_order()}: {remedy}"
         return
-    if changed := files.changed(record):
-        yield f"{but} {', '.join(changed)} changed since dsindex wrote it; move it away and build it again"
+    if changed := files.find_changed(record):
+        yield f"{start} {', '.join(changed)} changed since dsindex wrote it; move it away and build it again"
         return
-    built = record.settings
-    if asked is not None and built.order != asked.order:
-        yield f"{but} it has {built.show_order()}, not {asked.show_order()}; {elsewhere}"
+    cache_settings = record.settings
+    if job_settings is not None and cache_settings.order != job_settings.order:
+        yield f"{start} it has {cache_settings.show_order()}, not {job_settings.show_order()}; {remedy}"
     for key in ("extra_token", "keep_partial") if settings is not None else ():
-        was, now = getattr(built, key), getattr(settings, key)
-        if was != now:
-            yield f"{but} its {key} is {was}, not {now}; build it again"
+        cache_value, job_value = getattr(cache_settings, key), getattr(settings, key)
+        if cache_value != job_value:
+            yield f"{start} its {key} is {cache_value}, not {job_value}; build it again"
     if prefix is not None and record.source is not None:
         yield from source_changes(prefix, record.source)
 
@@ -114,89 +114,89 @@ def source_changes(prefix: str, recorded: Fingerprint) -> list[str]:
 
     Lengths are only read if a size or a time differs: a copied or touched file with the same lengths still fits.
     """
-    idx, begin, end = look_at(f"{prefix}.idx"), recorded.begin, recorded.end
+    idx, begin, end = size_and_version(f"{prefix}.idx"), recorded.begin, recorded.end
     if idx is None:
         return [f"{prefix}.idx is missing, so it is unknown whether the cache still fits"]
     changes = []
     if idx != (recorded.idx_bytes, recorded.idx_modified_ns):
         try:
             lengths = read_lengths(prefix, begin, end, of_documents=recorded.of_documents)
-            now = fingerprint(prefix, begin, end, lengths)
+            source = fingerprint(prefix, begin, end, lengths)
         except FormatError as error:
             return [f"the cache was built from another {prefix}.idx ({error})"]
-        if now.lengths_digest != recorded.lengths_digest:
+        if source.lengths_digest != recorded.lengths_digest:
             changes.append(f"its sequences {begin} to {end} have other lengths, so the cache leads to wrong tokens")
         elif idx[0] != recorded.idx_bytes:
             changes.append(f"it has {idx[0]} bytes and had {recorded.idx_bytes}: the split is cut elsewhere now")
-    sentences = [f"{prefix}.idx changed since the cache was built ({what}); build it again" for what in changes]
-    was, now_bytes = recorded.bin_bytes, (look_at(f"{prefix}.bin") or (None,))[0]
-    if now_bytes != was and None not in (now_bytes, was):
-        sentences.append(f"{prefix}.bin changed since the cache was built (it has {now_bytes} bytes and had {was})")
+    sentences = [f"{prefix}.idx changed since the cache was built ({change}); build it again" for change in changes]
+    old_size, new_size = recorded.bin_bytes, (size_and_version(f"{prefix}.bin") or (None,))[0]
+    if new_size != old_size and None not in (new_size, old_size):
+        sentences.append(f"{prefix}.bin changed since the cache was built (it has {new_size} bytes and had {old_size})")
     return sentences
 
 
-def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> Iterator[str]:
+def _compare_with_nearest(job: Mapping[str, Any], folder: str) -> Iterator[str]:
     """Yield sentences about the differences from the most similar description of the same kind."""
-    found = []
-    for path in descriptions_in(folder, "" if is_maxtext(wanted) else f"-{wanted['class']}-{split_of(wanted)}"):
+    pairs = []
+    for path in descriptions_in(folder, "" if is_maxtext(job) else f"-{job['class']}-{split_of(job)}"):
         try:
-            found.append((describe_differences(read_description(path), wanted), path))
+            pairs.append((describe_differences(read_description(path), job), path))
         except FormatError:
             continue
-    if not found:
-        said = f"{folder} contains no cache of a {wanted['class']} for split {split_of(wanted)}"
-        yield said if os.path.isdir(folder) else f"there is no folder {folder}"
+    if not pairs:
+        sentence = f"{folder} contains no cache of a {job['class']} for split {split_of(job)}"
+        yield sentence if os.path.isdir(folder) else f"there is no folder {folder}"
         return
-    differences, path = min(found, key=lambda each: len(each[0]))
+    differences, path = min(pairs, key=lambda pair: len(pair[0]))
     name = os.path.basename(path)
     if not differences:
         yield f"{name} is the same, but its name is not its hash: it was renamed or edited, so the job builds again"
         return
-    nearby = f"the most similar of {len(found)} differs" if len(found) > 1 else "the only one in the folder differs"
+    nearby = f"the most similar of {len(pairs)} differs" if len(pairs) > 1 else "the only one in the folder differs"
     yield f"no cache with this hash; {nearby} ({name}):"
     yield from differences
 
 
-def describe_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def describe_differences(cached: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:
     """Return sentences about the settings in which two descriptions differ.
 
     >>> describe_differences({"class": "GPTDataset", "split": "9,1"}, {"class": "GPTDataset", "split": "9, 1"})
     ["split is '9,1' in the cache and '9, 1' in the job: --split, as typed: spaces change the hash"]
     """
-    theirs, ours = dataset_parts(there), dataset_parts(wanted)
-    if len(theirs) != len(ours):
-        return [f"the cached blend has {len(theirs)} datasets and the job's has {len(ours)}"]
+    cache_parts, job_parts = dataset_parts(cached), dataset_parts(job)
+    if len(cache_parts) != len(job_parts):
+        return [f"the cached blend has {len(cache_parts)} datasets and the job's has {len(job_parts)}"]
     by_sentence: dict[str, list[int]] = {}
-    for number, pair in enumerate(zip(theirs, ours, strict=True)):
-        for sentence in _compare(*map(_flatten, pair)):
+    for number, pair in enumerate(zip(cache_parts, job_parts, strict=True)):
+        for sentence in _diff_settings(*map(_flatten, pair)):
             by_sentence.setdefault(sentence, []).append(number)
-    if wanted.get("class") != BLENDED_CLASS:
+    if job.get("class") != BLENDED_CLASS:
         return list(by_sentence)
-    sentences = list(_compare(*({key: blend.get(key) for key in ("weights", "size")} for blend in (there, wanted))))
+    sentences = list(_diff_settings(*({key: blend.get(key) for key in ("weights", "size")} for blend in (cached, job))))
     for sentence, numbers in by_sentence.items():
-        is_shared = len(numbers) == len(ours) > 1
+        is_shared = len(numbers) == len(job_parts) > 1
         place = "in every dataset, " if is_shared else f"dataset {', '.join(map(str, numbers))}: "
         sentences.append(f"{place}{sentence}")
     return sentences
 
 
-def _flatten(described: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(identifiers: Mapping[str, Any]) -> dict[str, Any]:
     """Return a description with the tokenizer's identifiers among its settings."""
-    tokenizer = described.get("tokenizer")
+    tokenizer = identifiers.get("tokenizer")
     if not isinstance(tokenizer, dict):
-        return hashed_settings(described) if is_maxtext(described) else dict(described)
+        return hashed_settings(identifiers) if is_maxtext(identifiers) else dict(identifiers)
     flat = {f"the tokenizer's {name}": value for name, value in tokenizer.items()}
-    return {**{key: value for key, value in described.items() if key != "tokenizer"}, **flat}
+    return {**{key: value for key, value in identifiers.items() if key != "tokenizer"}, **flat}
 
 
-def _compare(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    for key in dict.fromkeys([*wanted, *there]):
+def _diff_settings(cached: Mapping[str, Any], job: Mapping[str, Any]) -> Iterator[str]:
+    for key in dict.fromkeys([*job, *cached]):
         # Compared as JSON, since 1 and 1.0 have different hashes.
-        if key in there and key in wanted and json.dumps(there[key]) == json.dumps(wanted[key]):
+        if key in cached and key in job and json.dumps(cached[key]) == json.dumps(job[key]):
             continue
-        if key == "split_matrix" and there.get("split") != wanted.get("split"):
+        if key == "split_matrix" and cached.get("split") != job.get("split"):
             continue  # follows from split
-        shown = [repr(each[key])[:200] if key in each else "absent" for each in (there, wanted)]
+        shown = [repr(settings[key])[:200] if key in settings else "absent" for settings in (cached, job)]
         meaning = MEANINGS.get(key, "a flag of the job's tokenizer")
         if "absent" in shown or key.endswith("class"):
             meaning = "releases of Megatron differ in it (--megatron-release)"

@@ -111,7 +111,7 @@ def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
     (['class', 'tokenizer_path', 'num_special_tokens', 'special_tokens'], '1000')
     """
     _check_tokenizer(tokenizer)
-    name, (path, options) = _class_name(tokenizer, release), _options(tokenizer, release)
+    name, (path, options) = _class_name(tokenizer, release), _path_and_options(tokenizer, release)
     return {"class": name, "tokenizer_path": path, **{option: str(value) for option, value in options.items()}}
 
 
@@ -129,37 +129,37 @@ def _check_tokenizer(tokenizer: JobTokenizer) -> None:
             raise UsageError(f"--tokenizer-type {kind} needs --{name.replace('_', '-')}, spelled as in the job")
 
 
-def _options(tokenizer: JobTokenizer, release: str) -> tuple[str | None, dict[str, Any]]:
+def _path_and_options(tokenizer: JobTokenizer, release: str) -> tuple[str | None, dict[str, Any]]:
     """Return the path and the options of a tokenizer, in Megatron's order."""
     kind, path, is_old = tokenizer.tokenizer_type, tokenizer.tokenizer_model, is_before(release, "0.18")
-    given_special = tokenizer.tokenizer_special_tokens or (tokenizer.tiktoken_special_tokens if is_old else None)
-    special = None if given_special is None else list(given_special)
+    special_tokens = tokenizer.tokenizer_special_tokens or (tokenizer.tiktoken_special_tokens if is_old else None)
+    special = None if special_tokens is None else list(special_tokens)
     chat = {} if is_old else {"chat_template": tokenizer.chat_template}
     files = {"vocab_file": tokenizer.vocab_file, "merges_file": tokenizer.merge_file}
     match kind:
         case "NullTokenizer":
             ids = {"eod_id": tokenizer.null_tokenizer_eod_id, "pad_id": tokenizer.null_tokenizer_pad_id}
-            ids = {name: each for name, each in ids.items() if each is not None and not is_old}
+            ids = {name: token_id for name, token_id in ids.items() if token_id is not None and not is_old}
             return None, {"vocab_size": tokenizer.vocab_size, **ids}
         case "SFTTokenizer":
             return path, {"prompt_format": tokenizer.sft_tokenizer_prompt_format}
         case "HuggingFaceTokenizer":
-            more = {"additional_special_tokens": special or []}
-            return path, {**chat, **files, **more, **_hugging_face(tokenizer, release)}
+            additional = {"additional_special_tokens": special or []}
+            return path, {**chat, **files, **additional, **_hf_options(tokenizer, release)}
         case "BertWordPieceLowerCase" | "BertWordPieceCase" | "GPT2BPETokenizer":
             extra = [f"<extra_id_{number}>" for number in range(100)] if kind == "BertWordPieceCase" else special
-            return kind, {"additional_special_tokens": extra or [], **files, **_hugging_face(tokenizer, release)}
+            return kind, {"additional_special_tokens": extra or [], **files, **_hf_options(tokenizer, release)}
         case "TikTokenizer":
-            given = {"pattern": tokenizer.tiktoken_pattern, "vocab_size": tokenizer.vocab_size}
-            given = {name: value for name, value in given.items() if value}
+            pattern_and_size = {"pattern": tokenizer.tiktoken_pattern, "vocab_size": tokenizer.vocab_size}
+            pattern_and_size = {name: value for name, value in pattern_and_size.items() if value}
             count = {"num_special_tokens": tokenizer.tiktoken_num_special_tokens}
-            return path, {**chat, **given, **count, "special_tokens": special}
+            return path, {**chat, **pattern_and_size, **count, "special_tokens": special}
     spaces = {"ignore_extra_whitespaces": not tokenizer.disable_tokenizer_sentencepiece_ignore_extra_whitespaces}
     legacy = {"legacy": tokenizer.tokenizer_sentencepiece_legacy}
     return path, {**chat, **(spaces if chat else {}), **legacy, "special_tokens": special}
 
 
-def _hugging_face(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
+def _hf_options(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
     if release == "0.16":
         fast, special = tokenizer.tokenizer_hf_use_fast, tokenizer.tokenizer_hf_include_special_tokens
     else:
@@ -179,13 +179,13 @@ def _class_name(tokenizer: JobTokenizer, release: str) -> str:
         name = metadata.get("class_name")
         return f"{metadata.get('class_path')}.{name}" if name else _MAIN_CLASS
     default = "default" if release == "0.16" else "default-text"
-    kind = metadata.get("model_type", default)
-    if kind is None and release != "0.16":
-        kind = default
+    model = metadata.get("model_type", default)
+    if model is None and release != "0.16":
+        model = default
     classes = {default if name == "default" else name: value for name, value in _MODEL_CLASSES.items()}
-    if kind not in classes:
-        raise InputError(f"--tokenizer-metadata: model_type {kind!r}: Megatron {release} knows {', '.join(classes)}")
-    return classes[kind]
+    if model not in classes:
+        raise InputError(f"--tokenizer-metadata: model_type {model!r}: Megatron {release} knows {', '.join(classes)}")
+    return classes[model]
 
 
 # The samples that a training job requests.
@@ -248,8 +248,8 @@ def samples_for_training(length: TrainingLength) -> list[Sizes]:
 def _check_length(length: TrainingLength) -> int:
     """Refuse flags that Megatron refuses; return the global batch size."""
     iterations, samples, ramp = length.train_iters, length.train_samples, length.rampup_batch_size
-    num_given = (iterations is not None) + (samples is not None)
-    if num_given != 1 and not (num_given == 2 and length.skip_train and not is_before(length.release, "0.17")):
+    num_lengths = (iterations is not None) + (samples is not None)
+    if num_lengths != 1 and not (num_lengths == 2 and length.skip_train and not is_before(length.release, "0.17")):
         raise UsageError("give either --train-iters or --train-samples, as Megatron needs unless it has --skip-train")
     batch, validates = length.global_batch_size, length.eval_interval or length.full_validation or length.skip_train
     if batch is None or not validates:
@@ -262,9 +262,9 @@ def _check_length(length: TrainingLength) -> int:
         first, increment, ramp_samples = ramp
         growth = batch - first
         if min(first, increment, ramp_samples, growth) < 1 or growth % increment or growth // increment > 10**6:
-            what = f"{' '.join(map(str, ramp))} does not lead to --global-batch-size {batch}"
+            problem = f"{' '.join(map(str, ramp))} does not lead to --global-batch-size {batch}"
             hint = "the difference has to be a multiple of the increment, and all numbers above 0"
-            raise UsageError(f"--rampup-batch-size: {what}", hint=hint)
+            raise UsageError(f"--rampup-batch-size: {problem}", hint=hint)
     return batch
 
 
@@ -274,9 +274,9 @@ def _count_iterations(length: TrainingLength, batch: int, steps: list[tuple[int,
         return length.train_iters
     samples = length.train_samples or 0
     if steps:
-        return _count_scheduled(samples, steps)
+        return _count_scheduled_iterations(samples, steps)
     if length.rampup_batch_size is not None and is_before(length.release, "0.18"):
-        return _count_ramped(samples, batch, length.rampup_batch_size)
+        return _count_ramped_iterations(samples, batch, length.rampup_batch_size)
     return samples // batch
 
 
@@ -288,15 +288,15 @@ def _parse_steps(length: TrainingLength) -> list[tuple[int, int]]:
     """
     text = length.step_batch_size_schedule or ""
     steps = []
-    for entry in text.replace(",", " ").split():
-        threshold, _, size = (word.strip().lower() for word in entry.partition(":"))
-        numbers = [re.fullmatch(r"(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})([kmbt]?)", word) for word in (threshold, size)]
+    for step_text in text.replace(",", " ").split():
+        threshold, _, size = (word.strip().lower() for word in step_text.partition(":"))
+        matches = [re.fullmatch(r"(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})([kmbt]?)", word) for word in (threshold, size)]
         # In floating point, as in Megatron.
-        values = [int(float(found[1]) * THOUSANDS[found[2]]) for found in numbers if found is not None]
-        if len(values) < 2:
+        amounts = [int(float(match[1]) * THOUSANDS[match[2]]) for match in matches if match is not None]
+        if len(amounts) < 2:
             hint = "write THRESHOLD:SIZE, as in '0:768 250B:1536'"
-            raise UsageError(f"--step-batch-size-schedule: {entry!r} is not a step", hint=hint)
-        steps.append((values[0] // (length.sequence_length or 1), values[1]))
+            raise UsageError(f"--step-batch-size-schedule: {step_text!r} is not a step", hint=hint)
+        steps.append((amounts[0] // (length.sequence_length or 1), amounts[1]))
     steps.sort(key=lambda step: step[0])
     thresholds = [threshold for threshold, _ in steps]
     is_rising = thresholds[:1] == [0] and len(set(thresholds)) == len(thresholds)
@@ -306,31 +306,31 @@ def _parse_steps(length: TrainingLength) -> list[tuple[int, int]]:
     return steps
 
 
-def _count_scheduled(samples: int, steps: list[tuple[int, int]]) -> int:
+def _count_scheduled_iterations(samples: int, steps: list[tuple[int, int]]) -> int:
     """Count iterations until all samples are consumed, a step of the schedule at a time."""
     iterations = consumed = 0
     ends = [*(threshold for threshold, _ in steps[1:]), samples]
     for (_, size), end in zip(steps, ends, strict=True):
-        missing = min(end, samples) - consumed
-        if missing > 0:
-            count = -(-missing // size)
+        num_missing = min(end, samples) - consumed
+        if num_missing > 0:
+            count = -(-num_missing // size)
             iterations, consumed = iterations + count, consumed + count * size
     return iterations
 
 
-def _count_ramped(samples: int, final_size: int, ramp: tuple[int, int, int]) -> int:
+def _count_ramped_iterations(samples: int, final_size: int, ramp: tuple[int, int, int]) -> int:
     """Count iterations while the batch size grows by increments, and then at the final batch size."""
     first, increment, ramp_samples = ramp
     per_increment = ramp_samples / ((final_size - first) // increment)
     last = min(ramp_samples, samples)
     iterations = consumed = 0
     while consumed <= last:
-        grown = int(consumed / per_increment)  # in floating point, as in Megatron
-        size = first + grown * increment
+        num_increments = int(consumed / per_increment)  # in floating point, as in Megatron
+        size = first + num_increments * increment
         # This size lasts until the iteration after which the batch has grown or the ramp is over.
-        most = (last - consumed) // size + 1
-        ends = range(consumed + size, consumed + most * size + 1, size)
-        alike = bisect.bisect_left(ends, grown + 1, key=lambda end: int(end / per_increment))
-        count = min(alike + 1, most)
+        max_iterations = (last - consumed) // size + 1
+        ends = range(consumed + size, consumed + max_iterations * size + 1, size)
+        num_same_size = bisect.bisect_left(ends, num_increments + 1, key=lambda end: int(end / per_increment))
+        count = min(num_same_size + 1, max_iterations)
         iterations, consumed = iterations + count, consumed + count * size
     return iterations + max(0, samples - consumed) // final_size

@@ -68,9 +68,9 @@ def with_megatron_names(hashed: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def hashed_settings(described: Mapping[str, Any]) -> dict[str, Any]:
+def hashed_settings(identifiers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that MaxText hashes, without those that `with_megatron_names` added."""
-    return dict(list(described.items())[: list(described).index("add_extra_token") + 1])
+    return dict(list(identifiers.items())[: list(identifiers).index("add_extra_token") + 1])
 
 
 def parse_shares(text: str) -> SplitMatrix:

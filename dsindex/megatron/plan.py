@@ -106,18 +106,18 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
         blend = members[0]
     elif any(members):
         prefixes, weights = list[str](), list[float]()
-        for number, (prefix, listed) in enumerate(zip(blend.prefixes, members, strict=True)):
-            prefixes += [prefix] if listed is None else listed.prefixes
+        for number, (prefix, member) in enumerate(zip(blend.prefixes, members, strict=True)):
+            prefixes += [prefix] if member is None else member.prefixes
             if blend.weights is not None:
-                shares = [Fraction(1)] if listed is None else listed.shares(prefix)
+                shares = [Fraction(1)] if member is None else member.shares(prefix)
                 weights += [float(share * Fraction(blend.weights[number])) for share in shares]
         blend = Blend(prefixes=tuple(prefixes), weights=tuple(weights) or None)
     for prefix in blend.prefixes:
         if prefix.encode(errors="replace").decode() != prefix:
             raise InputError(f"{flag}: {prefix}: a path in a cache has to be UTF-8", hint="rename the dataset")
     if len(blend.prefixes) > MAX_DATASETS:
-        what = f"{len(blend.prefixes)} datasets are more than the {MAX_DATASETS} of Megatron's int16 dataset index"
-        raise LimitError(f"{flag}: {what}", hint="merge some of them")
+        problem = f"{len(blend.prefixes)} datasets are more than the {MAX_DATASETS} of Megatron's int16 dataset index"
+        raise LimitError(f"{flag}: {problem}", hint="merge some of them")
     return blend
 
 
@@ -126,7 +126,7 @@ def _parse_words(words: Sequence[str], flag: str) -> Blend:
         raise InputError(f"{flag}: give at least one prefix")
     prefixes, weights = [word.strip() for word in words], None
     if len(words) % 2 == 0:
-        parsed = [_as_number(word) for word in words[::2]]
+        parsed = [_parse_weight(word) for word in words[::2]]
         numbers = [weight for weight in parsed if weight is not None]
         if numbers and len(numbers) < len(parsed):
             word = words[2 * parsed.index(None)]
@@ -173,7 +173,7 @@ def read_list(path: str) -> Blend | None:
     return blend
 
 
-def _as_number(word: str) -> float | None:
+def _parse_weight(word: str) -> float | None:
     """Return a word as a weight; None for a prefix."""
     try:
         return float(word)
@@ -181,7 +181,7 @@ def _as_number(word: str) -> float | None:
         return None
 
 
-def samples_wanted(weights: Sequence[float], num_samples: int, *, surplus: float = 0.0) -> list[int]:
+def requested_samples(weights: Sequence[float], num_samples: int, *, surplus: float = 0.0) -> list[int]:
     """Return the samples of each dataset of a blend, rounded up, and rounded up again with the surplus.
 
     Args:
@@ -189,7 +189,7 @@ def samples_wanted(weights: Sequence[float], num_samples: int, *, surplus: float
         num_samples: Samples of the blend.
         surplus: 0 for the samples that the blend draws, MID_LEVEL_SURPLUS for those requested from each dataset.
 
-    >>> samples_wanted([0.9, 0.1], 900), samples_wanted([0.9, 0.1], 900, surplus=0.005)
+    >>> requested_samples([0.9, 0.1], 900), requested_samples([0.9, 0.1], 900, surplus=0.005)
     ([810, 90], [815, 91])
     """
     return [math.ceil(math.ceil(num_samples * weight) * (1 + surplus)) for weight in normalise(list(weights))]
@@ -307,7 +307,7 @@ class WeightCurve:
                 total += self.weights[number] * (high - low) + self.slopes[number] * (high * high - low * low) / 2
         return total
 
-    def beginning_at(self, begin: int) -> WeightCurve:
+    def tail_from(self, begin: int) -> WeightCurve:
         """Return the curve from a sample on, which becomes sample 0."""
         first = int(np.searchsorted(self.starts, begin, side="right")) - 1
         starts = np.maximum(self.starts[first:] - begin, 0.0)
@@ -514,11 +514,11 @@ class _Planner:
                 self._plan_dataset(prefix, split, size)
             return None
         if blend.weights is not None and size is not None:
-            total = size if settings.is_maxtext else sum(samples_wanted(blend.weights, size))
-            asked = samples_wanted(blend.weights, size, surplus=settings.surplus)
-            pairs = zip(blend.prefixes, asked, strict=True)
+            total = size if settings.is_maxtext else sum(requested_samples(blend.weights, size))
+            requests = requested_samples(blend.weights, size, surplus=settings.surplus)
+            pairs = zip(blend.prefixes, requests, strict=True)
             datasets = [self._plan_dataset(prefix, split, count) for prefix, count in pairs]
-            return self._blended(datasets, split, normalise(normalise(list(blend.weights))), total, size)
+            return self._plan_blend(datasets, split, normalise(normalise(list(blend.weights))), total, size)
         if settings.is_maxtext:
             raise LimitError(f"{place}: MaxText needs a weight for each dataset of a blend")
         datasets = [self._plan_dataset(prefix, split, None) for prefix in blend.prefixes]
@@ -527,19 +527,19 @@ class _Planner:
             name, hint = datasets[lengths.index(0)].name, "leave the dataset out, or give the split a larger share"
             raise LimitError(f"{name} has no sample, at which Megatron stops in a blend", hint=hint)
         if size is None:
-            return self._blended(datasets, split, lengths, None, None)
+            return self._plan_blend(datasets, split, lengths, None, None)
         if size > sum(lengths):
-            what = f"{size} of the {sum(lengths)} samples were requested, so the job would run out of data"
-            raise LimitError(f"{place}: {what}", hint="request at most that many (--num-samples), or use weights")
-        return self._blended(datasets, split, normalise(list(lengths)), size, size)
+            problem = f"{size} of the {sum(lengths)} samples were requested, so the job would run out of data"
+            raise LimitError(f"{place}: {problem}", hint="request at most that many (--num-samples), or use weights")
+        return self._plan_blend(datasets, split, normalise(list(lengths)), size, size)
 
     def _plan_dataset(self, prefix: str, split: int, num_samples: int | None) -> GPTCache:
         settings, part = self.settings, self.counts[prefix][split]
         if part is None:
             raise KeyError(f"{prefix}: split {SPLIT_NAMES[split]} was not counted")
         if part.end > MAX_SEQUENCES:
-            what = f"{part.end} sequences are more than the {MAX_SEQUENCES} of Megatron's int32 document index"
-            raise LimitError(f"{prefix}: {what}", hint="split the dataset and blend the parts")
+            problem = f"{part.end} sequences are more than the {MAX_SEQUENCES} of Megatron's int32 document index"
+            raise LimitError(f"{prefix}: {problem}", hint="split the dataset and blend the parts")
         rule, order, place = settings.rule(split), settings.order_of(split), f"{prefix}, split {SPLIT_NAMES[split]}"
         epochs, path = count_epochs(part.tokens, num_samples, rule=rule, place=place), self.job_path(prefix)
         identifiers: dict[str, Any] = {  # Megatron's, in the order in which they are hashed
@@ -555,8 +555,8 @@ class _Planner:
         }
         if settings.is_maxtext:
             split_index = 0 if settings.split is None else split
-            how = {"seed": settings.seed, "sequence_length": settings.sequence_length}
-            identifiers = describe_dataset(path, epochs, split=settings.split, split_index=split_index, **how)
+            options = {"seed": settings.seed, "sequence_length": settings.sequence_length}
+            identifiers = describe_dataset(path, epochs, split=settings.split, split_index=split_index, **options)
         cache = GPTCache(
             prefix=prefix,
             path=absolute(prefix),
@@ -572,7 +572,7 @@ class _Planner:
         )
         return self.datasets.setdefault(repr(identifiers), cache)
 
-    def _blended(
+    def _plan_blend(
         self,
         datasets: Sequence[GPTCache],
         split: int,
@@ -602,13 +602,13 @@ class _Planner:
 def _name_caches(
     settings: CacheSettings, prefixes: Iterable[str], blends: Iterable[Blend]
 ) -> tuple[dict[str, str], Sequence[str | None]]:
-    """Return what replaces the hash in file names: by dataset, and for the blend of each split.
+    """Return the names that replace the hash in file names: one per dataset, and one for the blend of each split.
 
-    Without the tokenizer's identifiers, it is the last part of a dataset's path, with a number if that is not unique.
+    Without the tokenizer's identifiers, a dataset's name is the end of its path, with a number if that is not unique.
     """
     if settings.is_maxtext:  # all blends are in one folder, where MaxText's fixed names fit only one of them
-        is_one = sum(len(blend.prefixes) > 1 for blend in blends) < 2
-        return {}, [MAXTEXT_BLEND if is_one else f"maxtext-{BLENDED_CLASS}-{name}" for name in SPLITS_READ]
+        has_one_blend = sum(len(blend.prefixes) > 1 for blend in blends) < 2
+        return {}, [MAXTEXT_BLEND if has_one_blend else f"maxtext-{BLENDED_CLASS}-{name}" for name in SPLITS_READ]
     if settings.tokenizer is not None:
         return {}, [None] * len(SPLIT_NAMES)
     bases = {prefix: os.path.basename(prefix) for prefix in prefixes}

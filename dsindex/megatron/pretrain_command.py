@@ -27,11 +27,11 @@ from dsindex.megatron.flags import JobTokenizer, TrainingLength
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TOKENIZER_NAMES = tuple(each.name for each in fields(JobTokenizer))
+TOKENIZER_NAMES = tuple(flag.name for flag in fields(JobTokenizer))
 """The flags of a job's tokenizer as names of options."""
 PATHS = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
 FILES = ("data_args_path", "per_split_data_args_path")
-LENGTHS = tuple(each.name for each in fields(TrainingLength) if each.name not in {"sequence_length", "release"})
+LENGTHS = tuple(flag.name for flag in fields(TrainingLength) if flag.name not in {"sequence_length", "release"})
 NAMES = (
     *(*PATHS, *FILES, "multiple_validation_sets", "seq_length", *LENGTHS, "split", "seed", "data_cache_path"),
     *("per_dataset_sequences_path", "mid_level_dataset_surplus", "fim_data", *TOKENIZER_NAMES),
@@ -40,7 +40,7 @@ NAMES = (
 LISTS = (*PATHS, "rampup_batch_size", "tokenizer_special_tokens", "tiktoken_special_tokens")
 SWITCHES = {
     *("multiple_validation_sets", "fim_data"),
-    *(each.name for each in (*fields(TrainingLength), *fields(JobTokenizer)) if each.default is False),
+    *(flag.name for flag in (*fields(TrainingLength), *fields(JobTokenizer)) if flag.default is False),
 }
 REFUSED = {
     "mock_data": "such a job makes up its data and looks for no caches",
@@ -68,7 +68,7 @@ class JobCommand:
     notes: list[str] = field(default_factory=list)
 
 
-def take_command(
+def read_command(
     words: Sequence[str], *, release: str | None = None, dataset_path_as: Sequence[str] = ()
 ) -> JobCommand:
     """Read the options of a job's caches from its command, or from its flags alone.
@@ -81,10 +81,10 @@ def take_command(
     Raises:
         InputError: If a flag is refused or unknown to Megatron, or no flag matters for caches.
 
-    >>> take_command(["torchrun", "pretrain_gpt.py", "--seq-length", "4096", "--bf16"])
+    >>> read_command(["torchrun", "pretrain_gpt.py", "--seq-length", "4096", "--bf16"])
     JobCommand(options={'seq_length': '4096'}, ignored=['--bf16'], notes=[])
     """
-    script, launcher, job = _split(words)
+    script, launcher, job = _split_command(words)
     command, sizes = JobCommand(), dict[str, int]()
     _check_flags([flag for flag, _ in job], script, release, command)
     for flag, values in (*launcher, *job):
@@ -94,7 +94,7 @@ def take_command(
         if name in SIZES and values[:1] and values[0].isdecimal():
             sizes[name] = int(values[0])
         if name in NAMES:
-            command.options[name] = _value(name, values)
+            command.options[name] = _parse_value(name, values)
         elif name not in LAUNCHER_SIZES:
             command.ignored.append(flag)
     if not command.options:
@@ -102,10 +102,10 @@ def take_command(
         raise InputError("the command after -- has no flags of pretrain_gpt.py that caches depend on", hint=hint)
     if "global_batch_size" not in command.options:
         _derive_batch_size(command, sizes)
-    here = partial(local_path, replacements=parse_replacements(dataset_path_as))
+    to_local = partial(local_path, replacements=parse_replacements(dataset_path_as))
     for name in {*PATHS, *FILES, "data_cache_path", "per_dataset_sequences_path"} & command.options.keys():
         value = command.options[name]
-        command.options[name] = here(value) if isinstance(value, str) else list(map(here, value))
+        command.options[name] = to_local(value) if isinstance(value, str) else list(map(to_local, value))
     return command
 
 
@@ -113,7 +113,7 @@ Flag: TypeAlias = tuple[str, list[str]]
 """A flag as typed, and its values."""
 
 
-def _split(words: Sequence[str]) -> tuple[str, list[Flag], list[Flag]]:
+def _split_command(words: Sequence[str]) -> tuple[str, list[Flag], list[Flag]]:
     """Return the name of the command's Python script, or "", and the flags of its launcher and of the script.
 
     Raises:
@@ -127,19 +127,19 @@ def _split(words: Sequence[str]) -> tuple[str, list[Flag], list[Flag]]:
     if not script and shell is not None:
         hint = "put `echo` before that command in the script, run the script, and paste its output after --"
         raise InputError(f"{shell}: scripts are not read, only the command that starts pretrain_gpt.py", hint=hint)
-    launcher = [each for each in _flags(words[: place + 1]) if each[0][2:].replace("-", "_") in LAUNCHER_SIZES]
-    return script, launcher, _flags(words[place + 1 :])
+    launcher = [flag for flag in _parse_flags(words[: place + 1]) if flag[0][2:].replace("-", "_") in LAUNCHER_SIZES]
+    return script, launcher, _parse_flags(words[place + 1 :])
 
 
-def _flags(words: Sequence[str]) -> list[Flag]:
-    found: list[Flag] = []
+def _parse_flags(words: Sequence[str]) -> list[Flag]:
+    flags: list[Flag] = []
     for word in words:
         if word.startswith("--") and len(word) > 2:
             flag, equals, value = word.partition("=")
-            found.append((flag, [value] if equals else []))
-        elif found and (not word.startswith("-") or _NEGATIVE_NUMBER.match(word)):
-            found[-1][1].append(word)
-    return found
+            flags.append((flag, [value] if equals else []))
+        elif flags and (not word.startswith("-") or _NEGATIVE_NUMBER.match(word)):
+            flags[-1][1].append(word)
+    return flags
 
 
 def _check_flags(flags: Sequence[str], script: str, release: str | None, command: JobCommand) -> None:
@@ -148,16 +148,16 @@ def _check_flags(flags: Sequence[str], script: str, release: str | None, command
     Raises:
         InputError: If one of Megatron's scripts would stop at a flag.
     """
-    known = read_job_flags(release)
-    unknown = [flag for flag in dict.fromkeys(flags) if flag not in known]
+    known_flags = read_job_flags(release)
+    unknown = [flag for flag in dict.fromkeys(flags) if flag not in known_flags]
     if not unknown:
         return
-    near = {flag: difflib.get_close_matches(flag.replace("_", "-"), known, n=1) for flag in unknown}
-    hint = "; ".join(f"instead of {flag}, did you mean {names[0]}?" for flag, names in near.items() if names) or None
-    has = f"Megatron {release or 'of any known release'} has no {', '.join(unknown)}"
+    matches = {flag: difflib.get_close_matches(flag.replace("_", "-"), known_flags, n=1) for flag in unknown}
+    hint = "; ".join(f"instead of {flag}, did you mean {names[0]}?" for flag, names in matches.items() if names) or None
+    problem = f"Megatron {release or 'of any known release'} has no {', '.join(unknown)}"
     if not script or script.startswith("pretrain_"):
-        raise InputError(f"{has}: the job would stop at once", hint=hint)
-    command.notes.append(f"{has}: {script} has to define it{'' if hint is None else f'; {hint}'}")
+        raise InputError(f"{problem}: the job would stop at once", hint=hint)
+    command.notes.append(f"{problem}: {script} has to define it{'' if hint is None else f'; {hint}'}")
 
 
 def read_job_flags(release: str | None) -> set[str]:
@@ -177,14 +177,14 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _value(name: str, values: list[str]) -> Any:  # noqa: ANN401 - a switch, a text or a list of them
+def _parse_value(name: str, values: list[str]) -> Any:  # noqa: ANN401 - a switch, a text or a list of them
     if name in SWITCHES:
         return True
     if name in LISTS:
         return values
     if len(values) != 1:
-        got = " ".join(values) or "none"
-        raise InputError(f"{_flag(name)} takes one value in pretrain_gpt.py, not {got}", hint="quote it in the shell")
+        shown = " ".join(values) or "none"
+        raise InputError(f"{_flag(name)} takes one value in pretrain_gpt.py, not {shown}", hint="quote it in the shell")
     return values[0]
 
 
@@ -202,24 +202,24 @@ def _derive_batch_size(command: JobCommand, sizes: dict[str, int]) -> None:
         )
 
 
-def merge_command(given: dict[str, Any], command: JobCommand) -> dict[str, Any]:
-    """Merge the options of a job's command with the given ones, which take precedence; a note lists those taken."""
-    overridden = set[str]()
-    if any(name in given for name in (*PATHS, *FILES)):
-        overridden |= {*PATHS, *FILES}
-    if any(name in given for name in ("epochs", "num_samples")):
-        overridden |= {*LENGTHS}
-    if given.get("train_iters") is not None or given.get("train_samples") is not None:
-        overridden |= {"train_iters", "train_samples"}
-    options = {name: value for name, value in command.options.items() if name not in overridden}
-    taken = ", ".join(_flag(name) for name in options if name not in given)
-    command.notes.append(f"from the command: {taken or 'nothing'}")
+def merge_command(options: dict[str, Any], command: JobCommand) -> dict[str, Any]:
+    """Add a job command's options to the user's, which take precedence; a note lists the added options."""
+    overridden_names = set[str]()
+    if any(name in options for name in (*PATHS, *FILES)):
+        overridden_names |= {*PATHS, *FILES}
+    if any(name in options for name in ("epochs", "num_samples")):
+        overridden_names |= {*LENGTHS}
+    if options.get("train_iters") is not None or options.get("train_samples") is not None:
+        overridden_names |= {"train_iters", "train_samples"}
+    command_options = {name: value for name, value in command.options.items() if name not in overridden_names}
+    used_names = ", ".join(_flag(name) for name in command_options if name not in options)
+    command.notes.append(f"from the command: {used_names or 'nothing'}")
     if command.ignored:
         command.notes.append(f"no cache depends on {', '.join(dict.fromkeys(command.ignored))}")
-    named = {"like", "tokenizer_identifiers"} & given.keys()
-    if given.get("megatron_release") is not None and not named:
-        options.setdefault("tokenizer_type", DEFAULT_TYPE)
-    return {**options, **given}
+    identifier_options = {"like", "tokenizer_identifiers"} & options.keys()
+    if options.get("megatron_release") is not None and not identifier_options:
+        command_options.setdefault("tokenizer_type", DEFAULT_TYPE)
+    return {**command_options, **options}
 
 
 DEFAULT_TYPE = "GPT2BPETokenizer"
@@ -239,7 +239,7 @@ def parse_replacements(words: Sequence[str]) -> list[Replacement]:
     >>> parse_replacements(["data=/lustre/data"])
     [('data', '/lustre/data')]
     """
-    pairs = [(here, there) for here, equals, there in (word.partition("=") for word in words) if equals]
+    pairs = [(start, replacement) for start, equals, replacement in (word.partition("=") for word in words) if equals]
     if len(pairs) < len(list(words)):
         hint = "write HERE=THERE, two beginnings of paths"
         raise InputError(f"--dataset-path-as: {' '.join(words)} has no equals sign", hint=hint)
@@ -252,12 +252,12 @@ def job_path(path: str, replacements: Sequence[Replacement]) -> str:
     >>> job_path("data/web", [("data", "/lustre/data")])
     '/lustre/data/web'
     """
-    for here, there in sorted(replacements, key=lambda pair: -len(pair[0])):
-        if path.startswith(here):
-            return there + path.removeprefix(here)
+    for start, replacement in sorted(replacements, key=lambda pair: -len(pair[0])):
+        if path.startswith(start):
+            return replacement + path.removeprefix(start)
     return path
 
 
 def local_path(path: str, replacements: Sequence[Replacement]) -> str:
     """Return the path on this machine of a path that the job types."""
-    return job_path(path, [(there, here) for here, there in replacements])
+    return job_path(path, [(replacement, start) for start, replacement in replacements])

@@ -14,7 +14,7 @@ from dsindex.datasets.arguments import (
     cache_folder,
     list_prefixes,
     list_text_prefixes,
-    one_prefix,
+    single_prefix,
     tokenizer_path,
 )
 from dsindex.errors import UsageError
@@ -44,8 +44,8 @@ Output: TypeAlias = Annotated[Path, locate_output]
 LocalPath: TypeAlias = Annotated[Path, os.fspath, refuse_url]
 OptionalLocalPath: TypeAlias = Annotated[OptionalPath, os.fspath, refuse_url]
 """A file that only this machine writes."""
-Dataset: TypeAlias = Annotated[Parsed[AnyDataset, str], one_prefix]
-OptionalDataset: TypeAlias = Annotated[Parsed[AnyDataset | None, str | None], one_prefix]
+Dataset: TypeAlias = Annotated[Parsed[AnyDataset, str], single_prefix]
+OptionalDataset: TypeAlias = Annotated[Parsed[AnyDataset | None, str | None], single_prefix]
 Datasets: TypeAlias = Annotated[Parsed[AnyDataset | Iterable[AnyDataset], tuple[str, ...]], list_prefixes]
 OptionalDatasets: TypeAlias = Annotated[
     Parsed[AnyDataset | Iterable[AnyDataset] | None, tuple[str, ...] | None], list_prefixes

@@ -16,7 +16,7 @@ from dsindex.megatron.pretrain_command import (
     TOKENIZER_NAMES,
     JobCommand,
     merge_command,
-    take_command,
+    read_command,
 )
 from dsindex.messages import show_value, split_unit
 from dsindex.options.common import ExecutorConfig, OptionalLocalPath, OptionalPath, Path, TrainingLength
@@ -270,7 +270,7 @@ class IndexConfig(ExecutorConfig, ContinuationConfig, CacheNames, SampleOrder, S
         values = dict(values)
         if values.get("command"):
             release, path_as = values.get("megatron_release"), values.get("dataset_path_as") or ()
-            command = take_command(values["command"], release=release, dataset_path_as=path_as)
+            command = read_command(values["command"], release=release, dataset_path_as=path_as)
             values = merge_command({name: each for name, each in values.items() if name != "command"}, command)
             values["command"] = command
         _place_tokenizer(values)

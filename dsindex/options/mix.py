@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, TypeAlias
 
-from dsindex.datasets.arguments import AnyDataset, list_text_prefixes, one_prefix
+from dsindex.datasets.arguments import AnyDataset, list_text_prefixes, single_prefix
 from dsindex.options.common import OptionalLocalPath, TrainingLength
 from dsindex.options.index import Words
 from dsindex.options.model import Parsed, option
@@ -17,7 +17,7 @@ Sources: TypeAlias = AnyDataset | Iterable[AnyDataset] | Mapping[Any, str | None
 def _sources(value: Sources) -> tuple[str, ...]:
     """Read datasets with amounts: words PREFIX=AMOUNT, a mapping of datasets to amounts, or datasets alone."""
     if isinstance(value, Mapping):
-        return tuple(f"{one_prefix(each)}={'rest' if amount is None else amount}" for each, amount in value.items())
+        return tuple(f"{single_prefix(each)}={'rest' if amount is None else amount}" for each, amount in value.items())
     parts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
     return tuple(word for each in parts for word in ([each] if isinstance(each, str) else list_text_prefixes(each)))
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 import numpy as np
 import xxhash
 
-from dsindex.datasets.documents import Documents, ShuffledDocuments, shuffled
+from dsindex.datasets.documents import Documents, ShuffledDocuments, shuffle_items
 from dsindex.errors import InputError
 from dsindex.formats.dtypes import starts_of
 from dsindex.formats.mmididx import LENGTH, SECTIONS, IndexBuilder, check_index, read_index
@@ -301,7 +301,7 @@ def make_provenance(segments: Sequence[Segment], path: str, seed: int | None) ->
             write_provenance(file, read())
         else:
             with _spooled((rows.view(np.uint8).data for rows in read()), path) as spool:
-                write_provenance(file, shuffled(np.frombuffer(spool, ROW), seed))
+                write_provenance(file, shuffle_items(np.frombuffer(spool, ROW), seed))
     return file.stored_file(PROVENANCE_SUFFIX)
 
 

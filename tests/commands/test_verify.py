@@ -68,7 +68,7 @@ def test_first_document_that_differs_is_named_with_its_line(built, monkeypatch):
     change_token(built, 10000, 7)
     edit_manifest(built, lambda m: m["content"]["digests"]["bin"].update(xxh3_128=digest_file(f"{built}.bin")))
     [finding] = verify(built, against_source=True).findings
-    document = open_documents(DetectedDataset(kind="MMIDIDX", path=built)).at(10000)
+    document = open_documents(DetectedDataset(kind="MMIDIDX", path=built)).document_at(10000)
     assert f"document {document} differs from its source, {OWN.docs}, line {document + 1}: its token" in finding
     assert "is 7 and " in finding
 
