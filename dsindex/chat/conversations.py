@@ -56,7 +56,7 @@ reasoning is passed under all three."""
 SYSTEM_KEYS = ("system", "system_prompt")
 ARGUMENT_KEYS = ("arguments", "parameters")
 CALL_KEYS = (*ARGUMENT_KEYS, "args", "input")
-"""Keys of a call's arguments; the last two are those of LangChain and Anthropic."""
+"""Keys of a call's arguments; LangChain has `args`, Anthropic has `input`."""
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of tool results. They do not end a turn: the model continues after them."""
 
@@ -232,15 +232,16 @@ class ConversationReader:
         own_key = self._config.turns_field
         keys = TURN_KEYS if own_key is None else (own_key,)
         key = _find_key(record, keys)
-        pair = None if key is not None or own_key is not None else find_pair(record)
+        has_turns = key is not None and not _is_empty(record[key])
+        pair = None if has_turns or own_key is not None else find_pair(record)
         system_key = _find_key(record, SYSTEM_KEYS)
         ignored = {*IGNORED_KEYS, *SYSTEM_KEYS}.difference([key, system_key])
-        if key is not None:
-            turns, num_prompt_turns = _read_turns(record[key], key), 0
-        elif pair is not None:
+        if pair is not None:
             turns, num_prompt_turns = _read_pair(record, pair)
             contexts = CONTEXT_KEYS if pair[0] == "instruction" else ()
             ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
+        elif key is not None:
+            turns, num_prompt_turns = _read_turns(record[key], key), 0
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
             needed, found = " or ".join(keys) + ("" if own_key else pairs), show_value(", ".join([*record][:8]))
@@ -293,9 +294,7 @@ class ConversationReader:
             message.pop("tool_calls", None)
         if "tool_calls" in message:
             calls = read_objects(given, f"{where}: `tool_calls`")
-            message["tool_calls"] = [
-                change_call(call, arguments=_find_arguments(_called_function(call, where))) for call in calls
-            ]
+            message["tool_calls"] = [_complete_call(call, where) for call in calls]
         elif is_call and (text := content_text(message)).strip():
             before, message["tool_calls"], is_reordered = _parse_calls(text, where, self._tag_pairs)
             notes.update([REORDERED_REPLY] if is_reordered else [])
@@ -411,10 +410,8 @@ def map_role(role: str, roles: Mapping[str, str], where: str) -> str:
     """
     mapped = roles.get(role) or roles.get(role.lower())
     if mapped is None:
-        known = ", ".join(sorted(roles))
-        raise RecordProblem(
-            "unknown-role", f"{where}: unknown role {show_value(role)}; add it to `role_mapping` (known: {known})"
-        )
+        problem = f"unknown role {show_value(role)}; add it to `role_mapping` (known: {', '.join(sorted(roles))})"
+        raise RecordProblem("unknown-role", f"{where}: {problem}")
     return mapped
 
 
@@ -580,12 +577,6 @@ def change_call(call: dict[str, Any], **changes: object) -> dict[str, Any]:
     return changed if own is call else {**call, "function": changed}
 
 
-def _find_arguments(function: Mapping[str, Any]) -> object:
-    """Return the arguments of a call; `{}` for a call without arguments, for which APIs write null or an empty text."""
-    given = (function.get(key) for key in CALL_KEYS)
-    return next((value for value in given if parse_json(value) not in (None, "")), {})
-
-
 def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
     """Merge tool-call turns into the reply before them, including their texts and thoughts."""
     before = content_text(reply)
@@ -667,20 +658,26 @@ def _unquote_arguments(text: str) -> str:
     return "".join([*pieces, text[position:]])
 
 
-def _called_function(call: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the object with the name and the arguments of a call, after checking that it has a name."""
-    function = function_of(call)
-    if not isinstance(function.get("name"), str) or not function["name"]:
+def _complete_call(call: object, where: str) -> dict[str, Any]:
+    """Return a call in the same form, with `arguments` in any case.
+
+    Raises:
+        RecordProblem: If it has no name.
+    """
+    function = function_of(call) if isinstance(call, dict) else {}
+    if not isinstance(call, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
-    return function
+    candidates = (function.get(key) for key in CALL_KEYS)
+    # APIs write null or an empty text for a call without arguments.
+    return change_call(call, arguments=next((value for value in candidates if parse_json(value) not in (None, "")), {}))
 
 
 def _read_call(call: object, where: str) -> dict[str, Any]:
     """Return a call in OpenAI's format; arguments that are JSON text are parsed."""
-    outer: dict[str, Any] = call if isinstance(call, dict) else {}
-    function = _called_function(outer, where)
-    extra = {key: value for key, value in outer.items() if key in ("id", "index")}
-    described = {"name": function["name"], "arguments": parse_json(_find_arguments(function))}
+    completed = _complete_call(call, where)
+    extra = {key: value for key, value in completed.items() if key in ("id", "index")}
+    function = function_of(completed)
+    described = {"name": function["name"], "arguments": parse_json(function["arguments"])}
     return {**extra, "type": "function", "function": described}
 
 

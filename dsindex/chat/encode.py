@@ -219,11 +219,8 @@ class InstructionEncoder:
     def _shorten(self, prompt: Prompt, whole: MaskedTokens, limit: int) -> tuple[list[MaskedTokens], int]:
         """Truncate or split a conversation to sequences of at most `limit` tokens; also count the tokens left out."""
         if self.config.too_long == "refuse":
-            raise RecordProblem(
-                "too-long",
-                f"{len(whole.tokens)} tokens, more than {limit}; see `too_long`, or "
-                "--longer-than-pack drop, truncate or split-turns with --seq-length",
-            )
+            remedy = "see `too_long`, or --longer-than-pack drop, truncate or split-turns with --seq-length"
+            raise RecordProblem("too-long", f"{len(whole.tokens)} tokens, more than {limit}; {remedy}")
         if self.config.too_long == "truncate":
             first = MaskedTokens(tokens=whole.tokens[:limit], mask=whole.mask[:limit])
             if not first.mask.any():
@@ -249,10 +246,8 @@ class InstructionEncoder:
                     break
                 best, last = tried, end
             if best is None and tried.mask.any():
-                raise RecordProblem(
-                    "too-long",
-                    f"exchange {first + 1} and its prompt: {len(tried.tokens)} tokens, more than {limit}",
-                )
+                problem = f"exchange {first + 1} and its prompt: {len(tried.tokens)} tokens, more than {limit}"
+                raise RecordProblem("too-long", problem)
             # One exchange may still be too long if none of it is trainable: `_shorten` drops the sequence.
             sequences.append(tried if best is None else best)
             first = max(last, first + 1)
@@ -269,9 +264,8 @@ class InstructionEncoder:
         found = {special for text in texts for special in self.special_pattern.findall(text)}
         for marker in self._markers:
             if marker in found:
-                raise RecordProblem(
-                    "marker-in-text", f"the marker {marker!r} stands in a text and would change the mask"
-                )
+                problem = f"the marker {marker!r} stands in a text and would change the mask"
+                raise RecordProblem("marker-in-text", problem)
         if found and self.config.special_tokens_in_text == "refuse":
             raise RecordProblem("bad-text", f"a text has the special token {min(found)!r}")
         return bool(found)
@@ -361,10 +355,8 @@ class _Chat:
         for span in rendered.spans:
             number = None if span.message is None else kept[span.message]
             if number is None and (conversation.trained is not None or conversation.masked_spans):
-                raise RecordProblem(
-                    "generation-not-found",
-                    "replies share a {% generation %} block; put it in a loop over the messages to leave some out",
-                )
+                problem = "replies share a {% generation %} block; put it in a loop over the messages to leave some out"
+                raise RecordProblem("generation-not-found", problem)
             if conversation.trained is not None and number not in conversation.trained:
                 continue
             holes = [] if number is None else [*self._find_masked(rendered.text, span.begin, span.end, number)]
@@ -389,9 +381,8 @@ class _Chat:
         stripped = content.strip()
         place = text.find(stripped, begin, end) - content.find(stripped)
         if not text.startswith(stripped, place + content.find(stripped)) or place < 0:
-            raise RecordProblem(
-                "bad-field", f"message {number + 1}: has masked spans, but the template changes its text"
-            )
+            problem = f"message {number + 1}: has masked spans, but the template changes its text"
+            raise RecordProblem("bad-field", problem)
         for first, last in spans:
             yield max(place + first, begin), min(place + last, end)
 

@@ -151,20 +151,17 @@ class ChatTemplate:
                 raise
             except Exception as error:  # the template's code may raise any exception
                 reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:_SHOWN_CHARACTERS]
-                line = compiled.line_of(error)
-                raise RecordProblem(
-                    "template-failed", f"the chat template does not render: line {line}: {reason}"
-                ) from error
+                problem = f"the chat template does not render: line {compiled.line_of(error)}: {reason}"
+                raise RecordProblem("template-failed", problem) from error
 
         try:
             rendered, fitting = self._choose_form(render, messages, variables)
         except RecordProblem:
-            given = variables.get("tools")
-            if not isinstance(given, list) or all("function" in tool for tool in given):
+            tools: Any = variables.get("tools") or []
+            functions = [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]
+            if functions == tools:
                 raise
-            # Some templates read only OpenAI's form of a tool, as ms-swift always passes it.
-            tools = [tool if "function" in tool else {"type": "function", "function": tool} for tool in given]
-            variables = {**variables, "tools": tools}
+            variables = {**variables, "tools": functions}  # some templates read only OpenAI's form of a tool
             rendered, fitting = self._choose_form(render, messages, variables)
         if compiled.marks_generation or self._reply_role is None:
             return rendered
@@ -177,7 +174,7 @@ class ChatTemplate:
 
         The first form is the given one. Further forms have contents as a text or as parts, and the arguments of calls
         as JSON text or as an object, since templates differ in what they accept. If the template asks whether a content
-        is null, as those of DeepSeek do, the content of a message with nothing but calls is null in the last forms.
+        is null, as DeepSeek's do, the content of a message with nothing but calls is null in the last forms.
 
         Returns:
             The rendered text, and the messages in the chosen form.
