@@ -41,8 +41,8 @@ def split_unit(text: str) -> tuple[Fraction | None, str]:
     >>> split_unit("1.5 GB"), split_unit("40%"), split_unit("-3")
     ((Fraction(3, 2), 'gb'), (Fraction(40, 1), '%'), (None, '-3'))
     """
-    found = _AMOUNT.fullmatch(text)
-    return (None, text) if found is None else (Fraction(found[1]), found[2].lower())
+    match = _AMOUNT.fullmatch(text)
+    return (None, text) if match is None else (Fraction(match[1]), match[2].lower())
 
 
 def count(number: int, noun: str) -> str:
@@ -60,7 +60,7 @@ def format_size(size_bytes: float) -> str:
     >>> format_size(17), format_size(3400), format_size(7_300_000), format_size(2.5e13)
     ('17 B', '3.4 kB', '7.3 MB', '25.0 TB')
     """
-    return _scaled(size_bytes, ("B", "kB", "MB", "GB", "TB"))
+    return _scale_value(size_bytes, ("B", "kB", "MB", "GB", "TB"))
 
 
 def short_number(value: float) -> str:
@@ -69,10 +69,10 @@ def short_number(value: float) -> str:
     >>> short_number(999), short_number(1_102_275), short_number(12_345), short_number(3.2e9)
     ('999', '1.1 M', '12.3 k', '3.2 B')
     """
-    return _scaled(value, ("", "k", "M", "B", "T")).rstrip()
+    return _scale_value(value, ("", "k", "M", "B", "T")).rstrip()
 
 
-def _scaled(value: float, units: Sequence[str]) -> str:
+def _scale_value(value: float, units: Sequence[str]) -> str:
     if abs(value) < 999.5:
         return f"{value:,.0f} {units[0]}"
     *inner, last = units[1:]
@@ -113,7 +113,7 @@ def without_secrets(text: str) -> str:
     if "://" not in text:
         return text
     return _IN_TEXT.sub(
-        lambda found: without_credentials(found[1], found[2], end=_END_OF_CLAUSE.search(found[2])), text
+        lambda match: without_credentials(match[1], match[2], end=_END_OF_CLAUSE.search(match[2])), text
     )
 
 

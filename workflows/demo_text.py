@@ -46,8 +46,8 @@ def write_demo_jsonl(folder: Path, *, num_documents: int = 6000, num_files: int 
         path = folder / f"demo-{number}.jsonl"
         with path.open("w", encoding="utf-8", newline="\n") as file:
             for document in itertools.islice(documents, count):
-                escaped = document.id % _ESCAPED_EVERY == _ESCAPED_EVERY - 1
-                file.write(json.dumps(asdict(document), ensure_ascii=escaped) + "\n")
+                is_escaped = document.id % _ESCAPED_EVERY == _ESCAPED_EVERY - 1
+                file.write(json.dumps(asdict(document), ensure_ascii=is_escaped) + "\n")
         paths.append(path)
     return paths
 
@@ -137,8 +137,8 @@ def _write_chat(rng: random.Random, language: _Language, emoji: Iterator[str]) -
     friends = list(itertools.islice(language.words["n"], 3))
     lines = []
     for _ in range(1 + _draw_length(rng)):
-        said = f"{rng.choice(friends)} {next(emoji)}: {language.sentence().rstrip()}"
-        lines.append(f"{said} {next(emoji) * rng.choice((0, 1, 1, 3))}".rstrip())
+        line = f"{rng.choice(friends)} {next(emoji)}: {language.sentence().rstrip()}"
+        lines.append(f"{line} {next(emoji) * rng.choice((0, 1, 1, 3))}".rstrip())
     return f"{friends[0]} {next(emoji)}", "\n".join(lines)
 
 
@@ -158,7 +158,7 @@ def _write_code(rng: random.Random, language: _Language) -> tuple[str, str]:
 
 
 _LONGEST_TURN = 400
-_MOST_EXCHANGES = 6
+_MAX_EXCHANGES = 6
 
 
 def write_demo_conversations(path: Path, *, num_conversations: int, seed: int = 2026) -> None:
@@ -173,7 +173,7 @@ def demo_conversations(num_conversations: int, *, seed: int = 2026) -> Iterator[
     rng = random.Random(seed)
     for document in demo_documents(num_conversations, seed=seed):
         turns = [document.title, *(line[:_LONGEST_TURN] for line in document.text.splitlines() if line.strip())]
-        num_turns = 2 * min(len(turns) // 2, 1 + rng.randrange(_MOST_EXCHANGES))
+        num_turns = 2 * min(len(turns) // 2, 1 + rng.randrange(_MAX_EXCHANGES))
         yield {
             "id": document.id,
             "conversations": [

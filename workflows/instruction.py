@@ -17,12 +17,12 @@ def main(path: str) -> int:
     """Run the steps with the options of a YAML file; return 1 if a dataset is damaged."""
     with open(path, encoding="utf-8") as file:
         options = yaml.safe_load(file)
-    made = dsindex.instruct(config=options["config"], **options["instruct"], progress=True)
-    dsindex.show(made)
-    blocks = dsindex.open(made)
+    built = dsindex.instruct(config=options["config"], **options["instruct"], progress=True)
+    dsindex.show(built)
+    blocks = dsindex.open(built)
     mask = blocks[0].loss_mask
     print(f"{len(blocks):,} blocks; {int(mask.sum())} of {len(mask)} tokens of the first are trained on")
-    checked = dsindex.verify(made)
+    checked = dsindex.verify(built)
     dsindex.show(checked)
     return 0 if checked else 1
 

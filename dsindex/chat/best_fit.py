@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @njit(cache=True, nogil=True)
-def place_all(sizes: NDArray[np.int32], order: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int]:
+def assign_blocks(sizes: NDArray[np.int32], order: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int]:
     """Assign conversations to blocks, the longest conversation first, each into the fullest block with enough room.
 
     The cost is O(n) copies, plus a search of O(sqrt(capacity)) for each block and each distinct length. Conversations

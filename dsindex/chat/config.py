@@ -90,15 +90,15 @@ def name_special_tokens(tokens: object) -> object:
     """
     if not isinstance(tokens, (list, tuple)):
         return tokens
-    named: dict[str, Any] = {}
+    texts_by_name: dict[str, Any] = {}
     for token in tokens:
         for name, text in token.items() if isinstance(token, dict) else [(token, token)]:
             if not isinstance(name, str):
                 raise ValueError(f"special_tokens: a token must be a text, not {type(name).__name__}")
-            if name in named:
+            if name in texts_by_name:
                 raise ValueError(f"special_tokens: names {name!r} twice")
-            named[name] = text
-    return named
+            texts_by_name[name] = text
+    return texts_by_name
 
 
 class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -262,7 +262,7 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
         config = msgspec.convert({**options, "special_tokens": tokens}, InstructionConfig)
         name = config.chat_template
         if config.chat_template_file is not None:
-            template = _read_file((folder or Path()) / config.chat_template_file)
+            template = _read_template_file((folder or Path()) / config.chat_template_file)
             config = structs.replace(config, chat_template=template, chat_template_file=None)
         elif name is not None and re.fullmatch(r"[\w.+-]*", name):
             config = structs.replace(config, chat_template=read_template(name))
@@ -270,11 +270,11 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
     except UnicodeEncodeError as error:
         raise InputError(f"{source}: an option is not Unicode text ({error})") from error
     except (msgspec.ValidationError, ValueError) as error:
-        raise InputError(f"{source}: {_explain(str(error))}") from error
+        raise InputError(f"{source}: {_explain_problem(str(error))}") from error
     return config
 
 
-def _read_file(path: Path) -> str:
+def _read_template_file(path: Path) -> str:
     try:
         with reading(str(path)), open_file(path) as file:
             template = file.read(MAX_TEMPLATE_BYTES + 1).decode("utf-8")
@@ -285,20 +285,20 @@ def _read_file(path: Path) -> str:
     return template
 
 
-def _explain(problem: str) -> str:
+def _explain_problem(problem: str) -> str:
     """Rewrite a msgspec error, which ends in `- at `$.separator``, so that it starts with the name of the option."""
-    message, _, place = problem.partition(" - at `$.")
-    name = place.rstrip("`").replace("[...]", "")
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", message)
-    if unknown is not None:
+    message, _, location = problem.partition(" - at `$.")
+    name = location.rstrip("`").replace("[...]", "")
+    field_match = re.fullmatch(r"Object contains unknown field `(.*)`", message)
+    if field_match is not None:
         names = InstructionConfig.__struct_fields__
-        near = " or ".join(difflib.get_close_matches(unknown[1], names, n=1))
-        known = f"did you mean {near}?" if near else f"the options are {', '.join(names)}"
-        return f"{unknown[1]}: no such option; {known}"
-    wrong = re.fullmatch(r"Invalid enum value '(.*)'", message)
-    if wrong is not None:
+        close_names = " or ".join(difflib.get_close_matches(field_match[1], names, n=1))
+        suggestion = f"did you mean {close_names}?" if close_names else f"the options are {', '.join(names)}"
+        return f"{field_match[1]}: no such option; {suggestion}"
+    enum_match = re.fullmatch(r"Invalid enum value '(.*)'", message)
+    if enum_match is not None:
         values = get_args(get_type_hints(InstructionConfig)[name])
-        message = f"{wrong[1]!r} is not one of {', '.join(values[:-1])} or {values[-1]}"
+        message = f"{enum_match[1]!r} is not one of {', '.join(values[:-1])} or {values[-1]}"
     if message == "Invalid RFC3339 encoded date":
         message = "not a date such as 2026-01-31"
     if message.startswith("Expected"):

@@ -80,20 +80,20 @@ class MessageConstruction:
     def __init__(self, config: InstructionConfig, *, from_fields: bool = False) -> None:
         names = config.message_construction
         # jq accepts any key in quotes, such as `.["my-field"]`; `.my-field` would be a subtraction.
-        own = {name: f'.["{name}"]' for name in names}
-        patterns = own if from_fields else config.jq_patterns or own
+        default_patterns = {name: f'.["{name}"]' for name in names}
+        patterns = default_patterns if from_fields else config.jq_patterns or default_patterns
         fields = name_patterns(patterns)
-        if missing := [name for name in names if name not in fields]:
-            raise InputError(f"message_construction: jq_patterns has no pattern for the field {missing[0]!r}")
+        if missing_names := [name for name in names if name not in fields]:
+            raise InputError(f"message_construction: jq_patterns has no pattern for the field {missing_names[0]!r}")
         self._fields = {name: fields[name] for name in names}
         self._masks = [parse_mask_pattern(pattern) for pattern in config.loss_masking_jq_patterns]
         for mask in self._masks:
             if mask.field not in names:
                 problem = f"{mask.pattern!r} masks the field {mask.field!r}, which is not in message_construction"
                 raise InputError(f"loss_masking_jq_patterns: {problem} ({', '.join(names)})")
-        masked = [mask.field for mask in self._masks if mask.rest == "true"]
-        self._optional = frozenset(masked if config.optional_fields is None else config.optional_fields)
-        spans = {_spans_of(name): pattern for name, pattern in config.loss_masking_spans.items()}
+        masked_fields = [mask.field for mask in self._masks if mask.selector == "true"]
+        self._optional = frozenset(masked_fields if config.optional_fields is None else config.optional_fields)
+        spans = {_spans_name(name): pattern for name, pattern in config.loss_masking_spans.items()}
         self._patterns = Patterns(self._fields | spans, self._masks)
         self._config = config
 
@@ -129,12 +129,12 @@ class MessageConstruction:
         parts = [part for name in names for part in self._field_parts(name, fields[name])]
         for number, part in enumerate(parts):
             if part.place[0] in self._config.loss_masking_spans and not part.is_message:
-                spans = masked_spans(answers.value(_spans_of(part.place[0])), part.text, f"field {part.place[0]!r}")
+                spans = masked_spans(answers.value(_spans_name(part.place[0])), part.text, f"field {part.place[0]!r}")
                 parts[number] = replace(part, masked_spans=tuple(sorted(spans)))
         if not any(part.text for part in parts):
             raise RecordProblem("no-turns", "the record has no text")
-        masked = self._select_masked(fields, answers)
-        first_trainable = self._first_trainable(parts)
+        masked = self._find_masked_places(fields, answers)
+        first_trainable = self._find_first_trainable(parts)
         return [
             replace(part, trainable=False)
             if part.place in masked or (part.is_message and number < first_trainable)
@@ -148,8 +148,8 @@ class MessageConstruction:
         has_bos, has_eos = "bos_token" in config.special_tokens, "eos_token" in config.special_tokens
         segments = [Segment(text="", trainable=False, special="bos_token")] if has_bos else []
         for number, part in enumerate(parts):
-            if before := (config.separator if number else "") + part.prefix:
-                segments.append(Segment(text=before, trainable=False))
+            if prefix := (config.separator if number else "") + part.prefix:
+                segments.append(Segment(text=prefix, trainable=False))
             segments += _cut_part(part)
             is_last = number == len(parts) - 1
             ends_reply = config.eos_after == "reply" and part.is_message and part.trainable
@@ -157,20 +157,20 @@ class MessageConstruction:
                 segments.append(Segment(text="", trainable=part.trainable, special="eos_token"))
         return segments
 
-    def _select_masked(self, fields: Mapping[str, Any], answers: PatternAnswers) -> set[tuple[str, int | None]]:
-        masked: set[tuple[str, int | None]] = set()
+    def _find_masked_places(self, fields: Mapping[str, Any], answers: PatternAnswers) -> set[tuple[str, int | None]]:
+        places: set[tuple[str, int | None]] = set()
         for number, mask in enumerate(self._masks):
             if mask.field not in fields:  # an optional field; `read_fields` raised an error for any other
                 continue
-            selected = answers.selected(number)
-            if not any(selected) and self._config.unmatched_patterns == "refuse":
+            is_selected = answers.read_mask(number)
+            if not any(is_selected) and self._config.unmatched_patterns == "refuse":
                 reason = "selects nothing; `unmatched_patterns: allow` accepts such records"
                 raise RecordProblem("pattern-no-match", f"the pattern `{mask.pattern}` {reason}")
             is_list = isinstance(fields[mask.field], list)
-            masked.update((mask.field, i if is_list else None) for i, is_masked in enumerate(selected) if is_masked)
-        return masked
+            places.update((mask.field, i if is_list else None) for i, is_masked in enumerate(is_selected) if is_masked)
+        return places
 
-    def _first_trainable(self, parts: Sequence[PromptPart]) -> int:
+    def _find_first_trainable(self, parts: Sequence[PromptPart]) -> int:
         """Return the position of the first message that `learn` allows to be trainable."""
         if self._config.learn == "all":
             return 0
@@ -201,7 +201,7 @@ class MessageConstruction:
         )
 
 
-def _spans_of(field: str) -> str:
+def _spans_name(field: str) -> str:
     return f"spans of {field}"
 
 

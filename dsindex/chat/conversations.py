@@ -142,13 +142,7 @@ class ConversationReader:
             RecordProblem: If the line is not a JSON object, `read` refuses the record, or a text has a lone surrogate.
         """
         conversation = self.read(parse_record(line))
-        if _SURROGATE.search(line):
-            texts = [*strings_in([conversation.variables, conversation.messages])]
-            try:
-                "".join(texts).encode()  # much faster than one call for each text
-            except UnicodeEncodeError:
-                for text in texts:
-                    check_text(text)
+        check_texts(line, [conversation.variables, conversation.messages])
         return conversation
 
     def read(self, record: Mapping[str, Any]) -> Conversation:
@@ -175,27 +169,27 @@ class ConversationReader:
         for number, turn in enumerate(turns, 1):
             message, is_call = self._read_message(turn, number, notes)
             role, position = message["role"], len(messages)
-            is_wanted = len(turn) == 2 or self._is_wanted(turn, role, number, notes)
-            is_wanted = is_wanted and role != masked_role and number > num_prompt_turns
+            is_trained = len(turn) == 2 or self._is_trainable(turn, role, number, notes)
+            is_trained = is_trained and role != masked_role and number > num_prompt_turns
             spans = message_spans(turn, number, message)
             if is_call and messages and messages[-1]["role"] == role:
                 # The model writes the text and its calls in one step, with one end token: they are one message.
-                if is_wanted != (position - 1 in trained):
-                    what = "a tool call and the reply before it are one message, but only one of them is trained on"
-                    raise RecordProblem("bad-field", f"message {number}: {what}")
+                if is_trained != (position - 1 in trained):
+                    problem = "a tool call and the reply before it are one message, but only one of them is trained on"
+                    raise RecordProblem("bad-field", f"message {number}: {problem}")
                 calls[position - 1].append(message)
                 continue
             messages.append(message)
             if spans:
                 spans_by_position[position] = spans
-            if role == self._reply_role and is_wanted:
+            if role == self._reply_role and is_trained:
                 trained.add(position)
         if read_flag(record, "") is False or any(record.get(key) == 0 for key in UNWANTED_KEYS):
             flags = ", ".join(f"`{key}`" for key in (*LEARN_KEYS, *UNWANTED_KEYS) if key in record)
             raise RecordProblem("no-trained-tokens", f"the record says that it is not to be trained on: {flags}")
-        for position, added in calls.items():
-            _add_calls(messages[position], added, notes)
-        trained = self._keep_wanted(messages, trained)
+        for position, call_messages in calls.items():
+            _merge_calls(messages[position], call_messages, notes)
+        trained = self._keep_trainable(messages, trained)
         num_replies = [message["role"] for message in messages].count(self._reply_role)
         return Conversation(
             messages=messages,
@@ -205,35 +199,35 @@ class ConversationReader:
             notes=tuple(sorted(notes)),
         )
 
-    def _is_wanted(self, turn: Mapping[str, Any], role: str, number: int, notes: set[str]) -> bool:
+    def _is_trainable(self, turn: Mapping[str, Any], role: str, number: int, notes: set[str]) -> bool:
         """Return whether a turn may be trained on: true unless one of its flags forbids it."""
         flag = read_flag(turn, f"message {number}: ")
         if flag is False and role not in {self._reply_role, *_NEVER_TRAINED}:
-            what = f"its role {role!r} is not the role of replies, {self._reply_role!r}; set `assistant_role`"
-            raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
+            problem = f"its role {role!r} is not the role of replies, {self._reply_role!r}; set `assistant_role`"
+            raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {problem}")
         if flag is True and role == "user":
             notes.add(TRAINED_QUESTION)
         return flag is not False
 
-    def _keep_wanted(self, messages: Sequence[Message], trained: set[int]) -> set[int]:
+    def _keep_trainable(self, messages: Sequence[Message], trained: set[int]) -> set[int]:
         """Remove the replies that `learn` masks, or that are empty without their reasoning."""
         if self._config.learn == "last_turn":
             first = last_turn([message["role"] for message in messages], self._reply_role)
             trained = {number for number in trained if number >= first}
             if not trained:
-                what = f"no message of the last turn has the role of replies, {self._reply_role!r}"
-                raise RecordProblem("no-trained-tokens", f"nothing is trained on: {what}; set `assistant_role`")
+                problem = f"no message of the last turn has the role of replies, {self._reply_role!r}"
+                raise RecordProblem("no-trained-tokens", f"nothing is trained on: {problem}; set `assistant_role`")
         if self._drops_reasoning:  # a reply that was only a thought is empty now
             trained = {n for n in trained if "tool_calls" in messages[n] or content_text(messages[n]).strip()}
         return trained
 
     def _find_turns(self, record: Mapping[str, Any], notes: set[str]) -> tuple[list[Any], int]:
         """Return the turns of a record, at least one, and how many of them belong to the prompt."""
-        own_key = self._config.turns_field
-        keys = TURN_KEYS if own_key is None else (own_key,)
+        turns_field = self._config.turns_field
+        keys = TURN_KEYS if turns_field is None else (turns_field,)
         key = _find_key(record, keys)
         has_turns = key is not None and not _is_empty(record[key])
-        pair = None if has_turns or own_key is not None else find_pair(record)
+        pair = None if has_turns or turns_field is not None else find_pair(record)
         system_key = _find_key(record, SYSTEM_KEYS)
         ignored = {*IGNORED_KEYS, *SYSTEM_KEYS}.difference([key, system_key])
         if pair is not None:
@@ -244,8 +238,8 @@ class ConversationReader:
             turns, num_prompt_turns = _read_turns(record[key], key), 0
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
-            needed, found = " or ".join(keys) + ("" if own_key else pairs), show_value(", ".join([*record][:8]))
-            raise RecordProblem("missing-field", f"no conversation: it needs the key {needed}; its keys are {found}")
+            choices, shown = " or ".join(keys) + ("" if turns_field else pairs), show_value(", ".join([*record][:8]))
+            raise RecordProblem("missing-field", f"no conversation: it needs the key {choices}; its keys are {shown}")
         if not turns:
             raise RecordProblem("no-turns", "the conversation has no messages")
         notes.update(key for key in ignored.intersection(record) if not _is_empty(record[key]))
@@ -289,47 +283,47 @@ class ConversationReader:
 
     def _read_calls(self, message: Message, number: int, notes: set[str], *, is_call: bool) -> None:
         where = f"message {number}"
-        given = parse_json(message.get("tool_calls"))
-        if _is_empty(given):
+        tool_calls = parse_json(message.get("tool_calls"))
+        if _is_empty(tool_calls):
             message.pop("tool_calls", None)
         if "tool_calls" in message:
-            calls = read_objects(given, f"{where}: `tool_calls`")
+            calls = read_objects(tool_calls, f"{where}: `tool_calls`")
             message["tool_calls"] = [_complete_call(call, where) for call in calls]
         elif is_call and (text := content_text(message)).strip():
-            before, message["tool_calls"], is_reordered = _parse_calls(text, where, self._tag_pairs)
+            surrounding_text, message["tool_calls"], is_reordered = _parse_calls(text, where, self._tag_pairs)
             notes.update([REORDERED_REPLY] if is_reordered else [])
             del message["content"]
-            if before:
-                message["content"] = before
+            if surrounding_text:
+                message["content"] = surrounding_text
         elif (is_call or message["role"] == self._reply_role) and any(key in message for key in ARGUMENT_KEYS):
             call = {key: message.pop(key) for key in ("name", *ARGUMENT_KEYS) if key in message}
             message["tool_calls"] = [_read_call(call, where)]
-        given = parse_json(message.get("function_call"))  # OpenAI's older form of `tool_calls`
-        if _is_empty(given) or (isinstance(given, str) and given.strip().lower() in _NO_CALL):
+        function_call = parse_json(message.get("function_call"))  # OpenAI's older form of `tool_calls`
+        if _is_empty(function_call) or (isinstance(function_call, str) and function_call.strip().lower() in _NO_CALL):
             message.pop("function_call", None)
         elif "tool_calls" not in message:
             del message["function_call"]
-            message["tool_calls"] = [_read_call(given, f"{where}: `function_call`")]
+            message["tool_calls"] = [_read_call(function_call, f"{where}: `function_call`")]
         if is_call and "tool_calls" not in message:
             places = "neither JSON in `content` or `value`, nor keys `name` and `arguments`"
             raise RecordProblem("bad-call", f"{where} has no tool call: {places}")
 
     def _read_reasoning(self, message: Message, number: int, notes: set[str]) -> None:
-        given = [key for key in REASONING_KEYS if key in message]
-        for key in given:
+        reasoning_keys = [key for key in REASONING_KEYS if key in message]
+        for key in reasoning_keys:
             require(message[key], str, f"message {number}: `{key}`")
         if not self._drops_reasoning:
-            for key in REASONING_KEYS if given else ():
-                message.setdefault(key, message[given[0]])
+            for key in REASONING_KEYS if reasoning_keys else ():
+                message.setdefault(key, message[reasoning_keys[0]])
             return
-        for key in given:
+        for key in reasoning_keys:
             del message[key]
-        if message["role"] == self._reply_role and ("content" in message or given):
+        if message["role"] == self._reply_role and ("content" in message or reasoning_keys):
             text = content_text(message)
-            kept = drop_thoughts(text, self._tag_pairs)
-            notes.update([OTHER_THOUGHTS] if has_other_tags(kept) else [])
-            if kept != text or "content" not in message:
-                message["content"] = kept
+            answer_text = drop_thoughts(text, self._tag_pairs)
+            notes.update([OTHER_THOUGHTS] if has_other_tags(answer_text) else [])
+            if answer_text != text or "content" not in message:
+                message["content"] = answer_text
 
 
 def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
@@ -338,14 +332,14 @@ def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
     >>> last_turn(["system", "user", "assistant", "user", "assistant", "tool", "assistant"], "assistant")
     4
     """
-    own = {assistant_role, *TOOL_ROLES}
-    return max((number + 1 for number, role in enumerate(roles) if role not in own), default=0)
+    model_roles = {assistant_role, *TOOL_ROLES}
+    return max((number + 1 for number, role in enumerate(roles) if role not in model_roles), default=0)
 
 
 def find_pair(record: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the keys under which a record or a turn has a question and its answer; None if one is missing."""
-    asked, answered = _find_key(record, QUESTION_KEYS), _find_key(record, ANSWER_KEYS)
-    return None if asked is None or answered is None else (asked, answered)
+    question_key, answer_key = _find_key(record, QUESTION_KEYS), _find_key(record, ANSWER_KEYS)
+    return None if question_key is None or answer_key is None else (question_key, answer_key)
 
 
 def _find_key(record: Mapping[str, Any], keys: Sequence[str]) -> str | None:
@@ -398,7 +392,7 @@ def message_text(message: Mapping[str, Any], number: int) -> str:
     """
     for key in TEXT_KEYS:
         if message.get(key) is not None:
-            return content_text({"content": _read_content(key, message[key], number)})
+            return join_parts(_read_content(key, message[key], number))
     raise RecordProblem("missing-field", f"message {number}: it has no text under `content` or `value`")
 
 
@@ -408,11 +402,11 @@ def map_role(role: str, roles: Mapping[str, str], where: str) -> str:
     Raises:
         RecordProblem: If `roles` does not have the role.
     """
-    mapped = roles.get(role) or roles.get(role.lower())
-    if mapped is None:
+    mapped_role = roles.get(role) or roles.get(role.lower())
+    if mapped_role is None:
         problem = f"unknown role {show_value(role)}; add it to `role_mapping` (known: {', '.join(sorted(roles))})"
         raise RecordProblem("unknown-role", f"{where}: {problem}")
-    return mapped
+    return mapped_role
 
 
 def parse_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
@@ -508,26 +502,26 @@ def _read_pair(record: Mapping[str, Any], pair: tuple[str, str]) -> tuple[list[A
     The question and the answer may be lists of messages. The number is 0 unless the question is a list. The replies in
     `history` are trained on if the question is a text, as in LlamaFactory and ms-swift.
     """
-    asked, answered = pair
+    question_key, answer_key = pair
     turns: list[Any] = []
     history = parse_json(record.get("history")) or []
-    for number, earlier in enumerate(history if isinstance(history, list) else [history], 1):
-        if not isinstance(earlier, list) or len(earlier) != 2:
+    for number, exchange in enumerate(history if isinstance(history, list) else [history], 1):
+        if not isinstance(exchange, list) or len(exchange) != 2:
             raise RecordProblem("bad-field", f"`history`: round {number} is not a question and an answer")
-        turns += [{"role": "user", "content": earlier[0]}, {"role": "assistant", "content": earlier[1]}]
-    question, answer = _find_messages(record[asked]), _find_messages(record[answered])
+        turns += [{"role": "user", "content": exchange[0]}, {"role": "assistant", "content": exchange[1]}]
+    question, reply = _find_messages(record[question_key]), _find_messages(record[answer_key])
     if isinstance(question, list):
         turns += question
     else:
-        keys = (asked, *(key for key in CONTEXT_KEYS if asked == "instruction" and record.get(key)))
+        keys = (question_key, *(key for key in CONTEXT_KEYS if question_key == "instruction" and record.get(key)))
         turns.append({"role": "user", "content": "\n\n".join(require(record[key], str, f"`{key}`") for key in keys)})
     num_prompt_turns = len(turns) if isinstance(question, list) else 0
-    if answered == CALLS_KEY:
-        calls = read_objects(answer, f"`{CALLS_KEY}`")
-        answer = [{"role": "assistant", "tool_calls": [_read_call(call, f"`{CALLS_KEY}`") for call in calls]}]
-    elif not isinstance(answer, list):
-        answer = [{"role": "assistant", "content": require(answer, str, f"`{answered}`")}]
-    return turns + answer, num_prompt_turns
+    if answer_key == CALLS_KEY:
+        calls = [_read_call(call, f"`{CALLS_KEY}`") for call in read_objects(reply, f"`{CALLS_KEY}`")]
+        reply = [{"role": "assistant", "tool_calls": calls}]
+    elif not isinstance(reply, list):
+        reply = [{"role": "assistant", "content": require(reply, str, f"`{answer_key}`")}]
+    return turns + reply, num_prompt_turns
 
 
 def _find_messages(value: object) -> object:
@@ -558,10 +552,14 @@ def _read_part(part: object, where: str) -> dict[str, str]:
     return {"type": "text", "text": require(part.get("text"), str, f"{where}: `text`")}
 
 
-def content_text(message: Message) -> str:
-    """Return the text of a message's content, with its parts joined; empty if there is no content."""
-    content = message.get("content") or ""
+def join_parts(content: str | Sequence[dict[str, Any]]) -> str:
+    """Return the text of a content, which is a text or a list of text parts."""
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def content_text(message: Mapping[str, Any]) -> str:
+    """Return the text of a message's content; empty if there is no content."""
+    return join_parts(message.get("content") or "")
 
 
 def function_of(call: dict[str, Any]) -> dict[str, Any]:
@@ -572,15 +570,15 @@ def function_of(call: dict[str, Any]) -> dict[str, Any]:
 
 def change_call(call: dict[str, Any], **changes: object) -> dict[str, Any]:
     """Return a call with some values of its function replaced."""
-    own = function_of(call)
-    changed = {**own, **changes}
-    return changed if own is call else {**call, "function": changed}
+    function = function_of(call)
+    new_function = {**function, **changes}
+    return new_function if function is call else {**call, "function": new_function}
 
 
-def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
+def _merge_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
     """Merge tool-call turns into the reply before them, including their texts and thoughts."""
-    before = content_text(reply)
-    has_text = bool(before.strip())
+    reply_text = content_text(reply)
+    has_text = bool(reply_text.strip())
     for call in calls:
         has_thought = any(key in call for key in REASONING_KEYS)
         if ("tool_calls" in reply and "content" in call) or (has_thought and (has_text or "tool_calls" in reply)):
@@ -590,7 +588,7 @@ def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> Non
     for key in ("content", *REASONING_KEYS):
         texts = [content_text(call) if key == "content" else call.get(key) for call in calls]
         if any(texts):
-            reply[key] = "\n\n".join(filter(None, [before if key == "content" else reply.get(key), *texts]))
+            reply[key] = "\n\n".join(filter(None, [reply_text if key == "content" else reply.get(key), *texts]))
     for call in calls:
         for key, value in call.items():
             reply.setdefault(key, value)
@@ -630,10 +628,10 @@ def _split_calls(text: str, begin: int) -> tuple[list[str], list[Any]]:
     calls: list[Any] = []
     while (position := text.find(opening, begin)) >= 0:
         texts.append(text[begin:position].strip())
-        decoded, begin = _decode_calls(text, position + len(opening))
+        decoded_calls, begin = _decode_calls(text, position + len(opening))
         if not text.startswith(closing, begin):
             raise ValueError("a tag that is not closed")
-        calls += decoded
+        calls += decoded_calls
         begin += len(closing)
     return [*texts, text[begin:].strip()], calls
 
@@ -674,11 +672,11 @@ def _complete_call(call: object, where: str) -> dict[str, Any]:
 
 def _read_call(call: object, where: str) -> dict[str, Any]:
     """Return a call in OpenAI's format; arguments that are JSON text are parsed."""
-    completed = _complete_call(call, where)
-    extra = {key: value for key, value in completed.items() if key in ("id", "index")}
-    function = function_of(completed)
-    described = {"name": function["name"], "arguments": parse_json(function["arguments"])}
-    return {**extra, "type": "function", "function": described}
+    call_object = _complete_call(call, where)
+    id_fields = {key: value for key, value in call_object.items() if key in ("id", "index")}
+    function = function_of(call_object)
+    name_and_arguments = {"name": function["name"], "arguments": parse_json(function["arguments"])}
+    return {**id_fields, "type": "function", "function": name_and_arguments}
 
 
 def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> list[CharacterSpan]:
@@ -695,7 +693,7 @@ def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> lis
     if len(turn) == 2 and isinstance(turn.get("content", turn.get("value")), str):
         return []
     content = next((turn[key] for key in TEXT_KEYS if isinstance(turn.get(key), (str, list))), "")
-    text = content_text({"content": content})
+    text = join_parts(content)
     spans: list[CharacterSpan] = []
     for key in SPAN_KEYS:
         spans += masked_spans(turn.get(key), text, f"message {number}: `{key}`")
@@ -706,12 +704,12 @@ def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> lis
             spans.append((position, end))
         position = end
     if spans and text != content_text(message):
-        what = "spans cannot be masked in a text with tool calls or dropped thoughts"
-        raise RecordProblem("bad-field", f"message {number}: {what}")
+        problem = "spans cannot be masked in a text with tool calls or dropped thoughts"
+        raise RecordProblem("bad-field", f"message {number}: {problem}")
     return spans
 
 
-def masked_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
+def masked_spans(value: object, text: str, name: str) -> list[CharacterSpan]:
     """Parse the masked spans of a text, in the format of axolotl or Fast-LLM.
 
     Raises:
@@ -720,9 +718,9 @@ def masked_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
     >>> masked_spans([[0, 1], {"begin_offset": 2, "end_offset": 2, "train": True}], "abc", "spans")
     [(0, 2)]
     """
-    parsed = parse_json(given)
+    parsed_spans = parse_json(value)
     spans = []
-    for item in parsed if isinstance(parsed, list) else [] if parsed is None else [parsed]:
+    for item in parsed_spans if isinstance(parsed_spans, list) else [] if parsed_spans is None else [parsed_spans]:
         keys = ("begin_offset", "end_offset", "train")
         values: list[Any] = [*item, False] if isinstance(item, list) else []
         values = [item.get(key) for key in keys] if isinstance(item, dict) else values
@@ -744,14 +742,14 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(parameters := function_of(tool).get("parameters"), str):
             tools[number] = change_call(tool, parameters=parse_json(parameters))
     variables = {name: value for name, value in (("tools", tools), ("documents", documents)) if value}
-    given = require(parse_json(record.get("chat_template_kwargs")) or {}, dict, "`chat_template_kwargs`")
+    kwargs = require(parse_json(record.get("chat_template_kwargs")) or {}, dict, "`chat_template_kwargs`")
     for name in RESERVED_VARIABLES:
-        if given.get(name) is not None:
+        if kwargs.get(name) is not None:
             raise RecordProblem("bad-field", f"`chat_template_kwargs` cannot set {name!r}; make it a key of the record")
-    given = {name: value for name, value in given.items() if value is not None}
+    kwargs = {name: value for name, value in kwargs.items() if value is not None}
     columns = {key: record[key] for key in VARIABLE_KEYS if record.get(key) is not None}
     columns = {key: require(value, VARIABLE_KEYS[key], f"`{key}`") for key, value in columns.items()}
-    return {**columns, **given, **variables}
+    return {**columns, **kwargs, **variables}
 
 
 def strings_in(value: object) -> Iterator[str]:
@@ -768,6 +766,17 @@ def strings_in(value: object) -> Iterator[str]:
             stack.extend(item)
 
 
+def check_texts(line: bytes, value: object) -> None:
+    """Check all strings in JSON data that was read from a line.
+
+    Raises:
+        RecordProblem: If a string contains a lone surrogate.
+    """
+    if _SURROGATE.search(line):
+        for text in strings_in(value):
+            check_text(text)
+
+
 def check_text(text: str) -> bytes:
     """Encode a text as UTF-8.
 
@@ -777,5 +786,5 @@ def check_text(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        found = f"U+{ord(text[error.start]):04X} at character {error.start}"
-        raise RecordProblem("bad-text", f"a text has a lone surrogate ({found})") from None
+        surrogate = f"U+{ord(text[error.start]):04X} at character {error.start}"
+        raise RecordProblem("bad-text", f"a text has a lone surrogate ({surrogate})") from None

@@ -32,7 +32,7 @@ from dsindex.chat.conversations import (
     TOOL_ROLES,
     UNTRAINED_END,
     ConversationReader,
-    check_text,
+    check_texts,
     content_text,
     function_of,
     strings_in,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     Source = MarkedText | list[Segment]
     """The untokenized form of one sequence: a text with its trainable spans, or segments."""
-    Prompt: TypeAlias = "_Chat | _Constructed"
+    Prompt: TypeAlias = "_ChatPrompt | _ConstructedPrompt"
     """A record that was read and can be laid out, as a whole or some of its messages."""
 
 _T = TypeVar("_T")
@@ -127,8 +127,8 @@ class InstructionEncoder:
         sources = self._template.sources if self._template else ()
         self.tag_pairs = find_tag_pairs("\n".join([*sources, *tokenizer.special_contents()]))
         """Tags that may surround thoughts in replies."""
-        own_keys = () if self._template is None else MESSAGE_KEYS
-        self.unread_keys = {key for key in own_keys if not re.search(rf"\.{key}\b|['\"]{key}['\"]", "\n".join(sources))}
+        keys = () if self._template is None else MESSAGE_KEYS
+        self.unread_keys = {key for key in keys if not re.search(rf"\.{key}\b|['\"]{key}['\"]", "\n".join(sources))}
         """Keys of messages that the template never mentions, so their values are not written."""
         blocks = (rf"{re.escape(opening)}\s*{re.escape(closing)}\s*" for opening, closing in self.tag_pairs)
         self.empty_thought = re.compile("|".join(blocks))
@@ -153,7 +153,7 @@ class InstructionEncoder:
             RecordProblem: If the record is not a conversation, or has no trainable token.
         """
         [encoded] = self.encode_lines([json.dumps(record).encode()])
-        return _require(encoded)
+        return _unwrap(encoded)
 
     def encode_lines(
         self, lines: Sequence[bytes], *, up_to_problem: bool = False
@@ -179,25 +179,24 @@ class InstructionEncoder:
                 prompts.append(error if isinstance(error, RecordProblem) else too_deep)
                 if up_to_problem:
                     break
-        encoded = iter(self.tokenize(sources))
-        for found in prompts:
-            if isinstance(found, RecordProblem):
-                yield found
+        tokenized = iter(self.tokenize(sources))
+        for outcome in prompts:
+            if isinstance(outcome, RecordProblem):
+                yield outcome
                 continue
             try:
-                yield self._finish(found, _require(next(encoded)))
+                yield self._finish_conversation(outcome, _unwrap(next(tokenized)))
             except RecordProblem as problem:
                 yield problem
 
     def _read_line(self, line: bytes) -> Prompt:
         if self._template is not None:
-            return _Chat(self, self._template, self._reader.read_line(line))
+            return _ChatPrompt(self, self._template, self._reader.read_line(line))
         record = parse_record(line)
-        for text in strings_in(record):
-            check_text(text)
-        return _Constructed(self, self._construction, self._construction.read(record))
+        check_texts(line, record)
+        return _ConstructedPrompt(self, self._construction, self._construction.read(record))
 
-    def _finish(self, prompt: Prompt, whole: MaskedTokens) -> EncodedConversation:
+    def _finish_conversation(self, prompt: Prompt, whole: MaskedTokens) -> EncodedConversation:
         if not whole.mask.any():
             raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
         sequences, limit, cut = [whole], self.config.max_length, 0
@@ -207,8 +206,8 @@ class InstructionEncoder:
             note = prompt.notes[0]
             raise RecordProblem("not-written", f"{note}: {explain_note(note)}; see `unwritten`")
         return EncodedConversation(
-            tokens=_join([sequence.tokens for sequence in sequences]),
-            mask=_join([sequence.mask for sequence in sequences]),
+            tokens=np.concatenate([sequence.tokens for sequence in sequences]),
+            mask=np.concatenate([sequence.mask for sequence in sequences]),
             lengths=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
             content=prompt.content,
             cut=cut,
@@ -226,13 +225,13 @@ class InstructionEncoder:
             if not first.mask.any():
                 raise RecordProblem("no-trained-tokens", f"nothing is trained on in the first {limit} tokens")
             return [first], len(whole.tokens) - limit
-        sequences = self._split(prompt, limit)
-        kept = [sequence for sequence in sequences if sequence.mask.any()]
-        if not kept:
+        sequences = self._split_exchanges(prompt, limit)
+        trained = [sequence for sequence in sequences if sequence.mask.any()]
+        if not trained:
             raise RecordProblem("no-trained-tokens", "nothing is trained on in any of the parts")
-        return kept, sum(len(part.tokens) for part in sequences) - sum(len(part.tokens) for part in kept)
+        return trained, sum(len(part.tokens) for part in sequences) - sum(len(part.tokens) for part in trained)
 
-    def _split(self, prompt: Prompt, limit: int) -> list[MaskedTokens]:
+    def _split_exchanges(self, prompt: Prompt, limit: int) -> list[MaskedTokens]:
         """Divide the exchanges, in order, into sequences, each with as many exchanges as fit."""
         exchanges, sequences, first = prompt.exchanges(), [], 0
         if not exchanges:
@@ -241,19 +240,19 @@ class InstructionEncoder:
             best: MaskedTokens | None = None
             last = first
             for end in range(first + 1, len(exchanges) + 1):
-                [tried] = map(_require, self.tokenize([prompt.lay_out([*chain(*exchanges[first:end])])]))
-                if len(tried.tokens) > limit:
+                [candidate] = map(_unwrap, self.tokenize([prompt.lay_out([*chain(*exchanges[first:end])])]))
+                if len(candidate.tokens) > limit:
                     break
-                best, last = tried, end
-            if best is None and tried.mask.any():
-                problem = f"exchange {first + 1} and its prompt: {len(tried.tokens)} tokens, more than {limit}"
+                best, last = candidate, end
+            if best is None and candidate.mask.any():
+                problem = f"exchange {first + 1} and its prompt: {len(candidate.tokens)} tokens, more than {limit}"
                 raise RecordProblem("too-long", problem)
             # One exchange may still be too long if none of it is trainable: `_shorten` drops the sequence.
-            sequences.append(tried if best is None else best)
+            sequences.append(candidate if best is None else best)
             first = max(last, first + 1)
         return sequences
 
-    def find_special(self, texts: Iterable[str]) -> bool:
+    def contains_special(self, texts: Iterable[str]) -> bool:
         """Tell whether one of the texts contains the string of a special token.
 
         Raises:
@@ -261,14 +260,14 @@ class InstructionEncoder:
         """
         if self.special_pattern is None:
             return False
-        found = {special for text in texts for special in self.special_pattern.findall(text)}
+        special_texts = {special for text in texts for special in self.special_pattern.findall(text)}
         for marker in self._markers:
-            if marker in found:
+            if marker in special_texts:
                 problem = f"the marker {marker!r} stands in a text and would change the mask"
                 raise RecordProblem("marker-in-text", problem)
-        if found and self.config.special_tokens_in_text == "refuse":
-            raise RecordProblem("bad-text", f"a text has the special token {min(found)!r}")
-        return bool(found)
+        if special_texts and self.config.special_tokens_in_text == "refuse":
+            raise RecordProblem("bad-text", f"a text has the special token {min(special_texts)!r}")
+        return bool(special_texts)
 
     def tokenize(self, sources: Sequence[Source]) -> Sequence[MaskedTokens | RecordProblem]:
         """Tokenize sequences; return a problem in place of a sequence that the tokenizer cannot encode.
@@ -283,7 +282,7 @@ class InstructionEncoder:
         except UnencodableError as error:
             if len(sources) == 1:
                 return [RecordProblem("not-encodable", next(iter(error.reasons.values())))]
-            return [found for source in sources for found in self.tokenize([source])]
+            return [outcome for source in sources for outcome in self.tokenize([source])]
 
     def _tokenize_texts(self, texts: Sequence[MarkedText]) -> Sequence[MaskedTokens | RecordProblem]:
         if self._markers:
@@ -297,21 +296,21 @@ class InstructionEncoder:
     def _tokenize_segments(self, sequences: Sequence[Sequence[Segment]]) -> list[MaskedTokens]:
         texts = [segment.text for sequence in sequences for segment in sequence if segment.special is None]
         pieces = iter(self._encode(texts))
-        found = []
+        masked_tokens = []
         for sequence in sequences:
-            special = [segment.special for segment in sequence]
+            specials = [segment.special for segment in sequence]
             tokens = [
-                next(pieces) if name is None else np.array([self.special_ids[name]], np.uint32) for name in special
+                next(pieces) if name is None else np.array([self.special_ids[name]], np.uint32) for name in specials
             ]
             mask = np.repeat([segment.trainable for segment in sequence], list(map(len, tokens))).astype(np.uint8)
-            found.append(MaskedTokens(tokens=np.concatenate(tokens), mask=mask))
-        return found
+            masked_tokens.append(MaskedTokens(tokens=np.concatenate(tokens), mask=mask))
+        return masked_tokens
 
     def _encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         return (self._fast or self._tokenizer).encode_ids(texts).split()
 
 
-class _Chat:
+class _ChatPrompt:
     """A conversation that is rendered by a chat template."""
 
     def __init__(self, encoder: InstructionEncoder, template: ChatTemplate, conversation: Conversation) -> None:
@@ -321,18 +320,18 @@ class _Chat:
         self._encoder, self._template, self._conversation = encoder, template, conversation
         self.content: object = {"messages": messages, **variables}
         values = [value for message in messages for value in message.values()]
-        nested = [value for value in values if type(value) is not str]
-        self.has_special = encoder.find_special(
-            chain((value for value in values if type(value) is str), strings_in([nested, variables]))
+        nested_values = [value for value in values if type(value) is not str]
+        self.has_special = encoder.contains_special(
+            chain((value for value in values if type(value) is str), strings_in([nested_values, variables]))
         )
         self.notes = conversation.notes
 
     def lay_out(self, chosen: Sequence[int] | None = None) -> MarkedText:
         """Render all messages, or the leading system messages and the chosen ones."""
         messages = self._conversation.messages
-        kept = range(len(messages)) if chosen is None else (*range(_num_system(messages)), *chosen)
-        rendered = self._template.render([messages[number] for number in kept], **self._conversation.variables)
-        spans = list(self._find_spans(rendered, kept))
+        numbers = range(len(messages)) if chosen is None else (*range(_count_system(messages)), *chosen)
+        rendered = self._template.render([messages[number] for number in numbers], **self._conversation.variables)
+        spans = list(self._find_spans(rendered, numbers))
         if chosen is None:
             self.notes = (*self.notes, *self._find_notes(rendered.text, spans))
         return MarkedText.of(rendered.text, spans)
@@ -343,27 +342,27 @@ class _Chat:
         An exchange begins at each message that follows a reply and is neither a reply nor a tool result.
         """
         messages, assistant = self._conversation.messages, self._encoder.config.assistant_role
-        numbers = range(_num_system(messages), len(messages))
+        numbers = range(_count_system(messages), len(messages))
         replies = {number for number in numbers if messages[number]["role"] == assistant}
         results = {number for number in numbers if messages[number]["role"] in TOOL_ROLES}
         return _group_exchanges(numbers, replies, replies | results)
 
-    def _find_spans(self, rendered: Rendered, kept: Sequence[int]) -> Iterator[CharacterSpan]:
+    def _find_spans(self, rendered: Rendered, numbers: Sequence[int]) -> Iterator[CharacterSpan]:
         """Yield the trainable spans: the generated text of the replies to train on, minus masked spans."""
         conversation = self._conversation
         empty_thought = self._encoder.empty_thought.search(rendered.text)
         for span in rendered.spans:
-            number = None if span.message is None else kept[span.message]
+            number = None if span.message is None else numbers[span.message]
             if number is None and (conversation.trained is not None or conversation.masked_spans):
                 problem = "replies share a {% generation %} block; put it in a loop over the messages to leave some out"
                 raise RecordProblem("generation-not-found", problem)
             if conversation.trained is not None and number not in conversation.trained:
                 continue
-            holes = [] if number is None else [*self._find_masked(rendered.text, span.begin, span.end, number)]
+            holes = [] if number is None else [*self._find_masked_spans(rendered.text, span.begin, span.end, number)]
             if self._encoder.config.reasoning == "mask":
-                holes += self._find_reasoning(rendered.text, span.begin, span.end, number)
+                holes += self._find_reasoning_spans(rendered.text, span.begin, span.end, number)
             elif number is not None and empty_thought and empty_thought.start() < span.end:
-                holes += self._find_empty(rendered.text, span.begin, span.end, number)
+                holes += self._find_empty_thoughts(rendered.text, span.begin, span.end, number)
             begin = span.begin
             for hole_begin, hole_end in sorted(holes):
                 if begin < hole_begin:
@@ -372,55 +371,55 @@ class _Chat:
             if begin < span.end:
                 yield begin, span.end
 
-    def _find_masked(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
+    def _find_masked_spans(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
         """Yield the masked spans of a message's content as spans of the rendered text."""
         spans = self._conversation.masked_spans.get(number)
         if not spans:
             return
         content = content_text(self._conversation.messages[number])
         stripped = content.strip()
-        place = text.find(stripped, begin, end) - content.find(stripped)
-        if not text.startswith(stripped, place + content.find(stripped)) or place < 0:
+        content_begin = text.find(stripped, begin, end) - content.find(stripped)
+        if not text.startswith(stripped, content_begin + content.find(stripped)) or content_begin < 0:
             problem = f"message {number + 1}: has masked spans, but the template changes its text"
             raise RecordProblem("bad-field", problem)
         for first, last in spans:
-            yield max(place + first, begin), min(place + last, end)
+            yield max(content_begin + first, begin), min(content_begin + last, end)
 
-    def _find_reasoning(self, text: str, begin: int, end: int, number: int | None) -> Iterator[CharacterSpan]:
+    def _find_reasoning_spans(self, text: str, begin: int, end: int, number: int | None) -> Iterator[CharacterSpan]:
         """Yield the spans of reasoning, including its tags and the blanks after it."""
-        places = [*find_thoughts(text, self._encoder.tag_pairs, begin, end)]
+        spans = [*find_thoughts(text, self._encoder.tag_pairs, begin, end)]
         message = {} if number is None else self._conversation.messages[number]
         thought = (message.get(REASONING_KEYS[0]) or "").strip()
         content = content_text(message)
         # Count occurrences: a template may leave the thought out while the answer repeats its words.
         if thought and text.count(thought, begin, end) > content.count(thought):
-            place = text.find(thought, begin, end)
-            places.append((place, place + len(thought)))
-        for first, last in places:
+            thought_begin = text.find(thought, begin, end)
+            spans.append((thought_begin, thought_begin + len(thought)))
+        for first, last in spans:
             yield first, skip_blanks(text, last, end)
 
-    def _find_empty(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
+    def _find_empty_thoughts(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
         """Yield the empty thoughts that the template adds: training on them would teach a model not to think."""
         pattern = self._encoder.empty_thought
-        found = [match.span() for match in pattern.finditer(text, begin, end)]
-        message = self._conversation.messages[number] if found else {}
+        spans = [match.span() for match in pattern.finditer(text, begin, end)]
+        message = self._conversation.messages[number] if spans else {}
         if not any(message.get(key) for key in REASONING_KEYS) and not pattern.search(content_text(message)):
-            yield from found
+            yield from spans
 
     def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
         """Yield notes, each once: data that the template does not write, and text that teaches the model bad habits."""
         variables = self._conversation.variables
-        unread = variables.keys() - _DATA.keys() - self._template.names
-        notes = {name for name in unread if variables[name] not in ("", [], {})}
+        unread_names = variables.keys() - _HAS_VARIABLE.keys() - self._template.names
+        notes = {name for name in unread_names if variables[name] not in ("", [], {})}
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
         for message in self._conversation.messages:
             if not has_content(message, texts["content"]):
                 notes.add("content")
             if len(message) > 2:
-                notes.update(name for name in _WRITTEN.keys() & message if not _WRITTEN[name](message, texts[name]))
+                notes.update(name for name in _HAS_PART.keys() & message if not _HAS_PART[name](message, texts[name]))
                 notes.update(key for key in self._encoder.unread_keys & message.keys() if message[key])
-        for name in _DATA.keys() & variables:
-            if not _DATA[name](variables[name], texts[name]):
+        for name in _HAS_VARIABLE.keys() & variables:
+            if not _HAS_VARIABLE[name](variables[name], texts[name]):
                 notes.add(name)
         yield from sorted(notes)
         if _has_quoted_arguments(self._conversation.messages, text):
@@ -446,28 +445,28 @@ def _has_names(items: Sequence[dict[str, Any]], text: SearchedText) -> bool:
 def _has_quoted_arguments(messages: Sequence[Message], text: str) -> bool:
     """Tell whether a template wrote arguments that are JSON text as a quoted and escaped JSON string."""
     calls = [call for message in messages for call in message.get("tool_calls", ())]
-    searched = SearchedText(text) if calls else text
-    given = (function_of(call).get("arguments") for call in calls)
-    return any(json.dumps(own, ensure_ascii=False) in searched for own in given if isinstance(own, str) and '"' in own)
+    haystack = SearchedText(text) if calls else text
+    values = (function_of(call).get("arguments") for call in calls)
+    return any(json.dumps(raw, ensure_ascii=False) in haystack for raw in values if isinstance(raw, str) and '"' in raw)
 
 
 def _has_documents(documents: Sequence[Mapping[str, Any]], text: SearchedText) -> bool:
-    values = [[own for own in document.values() if isinstance(own, str)] for document in documents[:_CHECKED_DOCUMENTS]]
-    return all(any(own.strip() in text for own in texts) for texts in values)
+    values = [[value for value in document.values() if isinstance(value, str)] for document in documents[:_MAX_CHECKED]]
+    return all(any(value.strip() in text for value in texts) for texts in values)
 
 
-_CHECKED_DOCUMENTS = 100
+_MAX_CHECKED = 100
 """How many documents of a record are searched for in its text: a missing one costs a search of the whole text."""
-_DATA: dict[str, Callable[[Any, SearchedText], bool]] = {"tools": _has_names, "documents": _has_documents}
+_HAS_VARIABLE: dict[str, Callable[[Any, SearchedText], bool]] = {"tools": _has_names, "documents": _has_documents}
 """Variable of a record -> function that tells whether a text contains its value."""
-_WRITTEN: dict[str, Callable[[Mapping[str, Any], SearchedText], bool]] = {
+_HAS_PART: dict[str, Callable[[Mapping[str, Any], SearchedText], bool]] = {
     REASONING_KEYS[0]: lambda message, text: all(message.get(key, "").strip() in text for key in REASONING_KEYS),
     "tool_calls": lambda message, text: _has_names(message["tool_calls"], text),
 }
 """Note about a message -> function that tells whether a text contains the message's reasoning or calls."""
 
 
-class _Constructed:
+class _ConstructedPrompt:
     """A record that is laid out by `message_construction`."""
 
     notes: tuple[str, ...] = ()
@@ -477,15 +476,15 @@ class _Constructed:
         self._construction = construction
         self._parts: list[PromptPart] = construction.build_parts(fields, answers)
         self.content: object = fields
-        self.has_special = encoder.find_special(part.text for part in self._parts)
+        self.has_special = encoder.contains_special(part.text for part in self._parts)
 
     def lay_out(self, chosen: Sequence[int] | None = None) -> list[Segment]:
         """Return the segments of all parts, or of the text fields and the chosen messages."""
-        wanted = None if chosen is None else set(chosen)
-        kept = [
-            part for number, part in enumerate(self._parts) if wanted is None or not part.is_message or number in wanted
+        subset = None if chosen is None else set(chosen)
+        parts = [
+            part for number, part in enumerate(self._parts) if subset is None or not part.is_message or number in subset
         ]
-        return self._construction.lay_out(kept)
+        return self._construction.lay_out(parts)
 
     def exchanges(self) -> list[list[int]]:
         """Divide the messages into exchanges: each masked message that follows a trainable one begins an exchange."""
@@ -517,14 +516,14 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
         if config.chat_template_name == "default":
             tool_source = tokenizer.chat_templates.get("tool_use")  # as in transformers
     if source is None:
-        known = ", ".join(sorted(tokenizer.chat_templates)) or "none"
+        names = ", ".join(sorted(tokenizer.chat_templates)) or "none"
         raise InputError(
-            f"no chat template {config.chat_template_name!r}: the tokenizer has {known}",
+            f"no chat template {config.chat_template_name!r}: the tokenizer has {names}",
             hint="set `chat_template` or `message_construction` in CONFIG, such as `chat_template: chatml`",
         )
-    if config.control_tokens == "refuse" and (split := tokenizer.split_tokens(control_tokens(config.chat_template))):
+    if config.control_tokens == "refuse" and (texts := tokenizer.split_tokens(control_tokens(config.chat_template))):
         raise TokenizerError(
-            f"chat_template: the tokenizer splits its control tokens {', '.join(split)}, so a model would learn pieces",
+            f"chat_template: the tokenizer splits its control tokens {', '.join(texts)}, so a model would learn pieces",
             hint="choose a template that fits the tokenizer, make them added tokens, or set `control_tokens: allow`",
         )
     return ChatTemplate(
@@ -542,19 +541,15 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
     )
 
 
-def _num_system(messages: Sequence[Message]) -> int:
+def _count_system(messages: Sequence[Message]) -> int:
     """Count the system messages at the beginning."""
     return next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
 
 
-def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _require(found: _T | RecordProblem) -> _T:
-    if isinstance(found, RecordProblem):
-        raise found
-    return found
+def _unwrap(outcome: _T | RecordProblem) -> _T:
+    if isinstance(outcome, RecordProblem):
+        raise outcome
+    return outcome
 
 
 # Workers get plain data from which each process builds its own encoder.

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-_OF_PACKS = {"position_ids": "int32", "seq_lengths": "int32", "sequences": "int32"}
+_PACK_COLUMNS = {"position_ids": "int32", "seq_lengths": "int32", "sequences": "int32"}
 COLUMNS = {
     "rows": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64"},
-    "packs": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64", **_OF_PACKS},
+    "packs": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64", **_PACK_COLUMNS},
     "bridge": {"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32", "sequences": "int32"},
 }
 """Form of an export's files → its columns, each with the element type of its lists."""
@@ -80,21 +80,21 @@ def export_schema(form: str) -> pa.Schema:
     return pa.schema([(name, pa.list_(getattr(pa, kind)())) for name, kind in COLUMNS[form].items()])
 
 
-def places_of(lengths: NDArray[np.integer[Any]], form: str, multiple: int) -> NDArray[np.int32]:
+def pack_positions(lengths: NDArray[np.integer[Any]], form: str, multiple: int) -> NDArray[np.int32]:
     """Return how many positions of a pack each sequence takes: its length, or in Bridge packs its length - 1.
 
     A sequence of one token has no target, but takes one position of a Bridge pack all the same.
     """
-    own = np.maximum(lengths - 1, 1) if form == "bridge" else lengths
-    return (-(-own // multiple) * multiple).astype(np.int32)
+    num_positions = np.maximum(lengths - 1, 1) if form == "bridge" else lengths
+    return (-(-num_positions // multiple) * multiple).astype(np.int32)
 
 
 def lay_out_bridge_packs(
     lengths: NDArray[np.int32], *, sequence_length: int, multiple: int, drop_longer: bool
 ) -> BlockLayout:
     """Assign sequences to Megatron-Bridge packs of `sequence_length` positions."""
-    places = np.where(lengths > sequence_length, sequence_length + 1, places_of(lengths, "bridge", multiple))
-    return lay_out_blocks(places, sequence_length=sequence_length, drop_longer=drop_longer)
+    positions = np.where(lengths > sequence_length, sequence_length + 1, pack_positions(lengths, "bridge", multiple))
+    return lay_out_blocks(positions, sequence_length=sequence_length, drop_longer=drop_longer)
 
 
 def plan_files(
@@ -135,15 +135,15 @@ def describe_packs(lengths: NDArray[np.int32], layout: BlockLayout, multiple: in
     """Return the metadata of a packing that Megatron-Bridge needs to pad the boundaries of all packs to one shape."""
     if not layout.num_blocks:
         return None
-    places = places_of(lengths, "bridge", multiple)[layout.conversations]
-    filled = np.add.reduceat(places, layout.block_starts[:-1])
+    positions = pack_positions(lengths, "bridge", multiple)[layout.conversations]
+    pack_lengths = np.add.reduceat(positions, layout.block_starts[:-1])
     return {
-        "dataset_max_seqlen": int(places.max()),
+        "dataset_max_seqlen": int(positions.max()),
         "max_samples_per_bin": int(np.diff(layout.block_starts).max()),
-        "packing_factor": round(len(places) / layout.num_blocks, 2),
-        "packing_efficiency": round(int(filled.sum()) / layout.num_blocks / layout.sequence_length * 100, 2),
+        "packing_factor": round(len(positions) / layout.num_blocks, 2),
+        "packing_efficiency": round(int(pack_lengths.sum()) / layout.num_blocks / layout.sequence_length * 100, 2),
         "pack_size": layout.sequence_length,
-        "min_packed_seqlen": int(filled.min()),
+        "min_packed_seqlen": int(pack_lengths.min()),
     }
 
 
@@ -174,11 +174,11 @@ def make_rows(
     if file.form == "bridge":
         trainable[:-1], trainable[-1:] = trainable[1:].copy(), 0  # shift: each position has the mask of its target
     if file.multiple > 1:
-        padded = starts_of(places_of(lengths, file.form, file.multiple) + (file.form == "bridge"))
-        at = np.arange(len(ids)) + np.repeat(padded[:-1] - offsets[:-1], lengths)
-        given, offsets = (ids, trainable), padded
+        padded = starts_of(pack_positions(lengths, file.form, file.multiple) + (file.form == "bridge"))
+        places = np.arange(len(ids)) + np.repeat(padded[:-1] - offsets[:-1], lengths)
+        unpadded, offsets = (ids, trainable), padded
         ids, trainable = np.full(padded[-1], file.pad_id, np.int32), np.zeros(padded[-1], np.uint8)
-        ids[at], trainable[at] = given
+        ids[places], trainable[places] = unpadded
     row_starts, begins = offsets[starts], offsets[:-1]
     columns: dict[str, tuple[NDArray[Any], NDArray[np.int64]]] = {
         "input_ids": (ids, row_starts),

@@ -69,8 +69,8 @@ def assemble_block(
         if len(tokens) != len(mask):
             raise ValueError(f"a conversation has {len(tokens)} tokens, but its mask has {len(mask)}")
     lengths = np.array([len(tokens) for tokens, _ in conversations], dtype=np.int64)
-    padded = -(-lengths // pad_to_multiple) * pad_to_multiple
-    boundaries, unpadded = (starts_of(sizes).astype(np.int32) for sizes in (padded, lengths))
+    padded_lengths = -(-lengths // pad_to_multiple) * pad_to_multiple
+    boundaries, unpadded_starts = (starts_of(sizes).astype(np.int32) for sizes in (padded_lengths, lengths))
     total = int(boundaries[-1])
     if total > sequence_length:
         raise ValueError(f"the conversations have {total} tokens, more than the {sequence_length} of a block")
@@ -82,8 +82,8 @@ def assemble_block(
         all_tokens[begin:end] = tokens
         targets[begin : end - 1] = tokens[1:]
         loss_mask[begin : end - 1] = mask[1:]
-    rest = [sequence_length] if total < sequence_length else []
-    cu_seqlens = np.append(boundaries, np.array(rest, np.int32))
+    final_end = [sequence_length] if total < sequence_length else []
+    cu_seqlens = np.append(boundaries, np.array(final_end, np.int32))
     return Block(
         tokens=all_tokens,
         targets=targets,
@@ -91,7 +91,7 @@ def assemble_block(
         position_ids=np.arange(sequence_length) - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens)),
         sequence_boundaries=boundaries,
         cu_seqlens=cu_seqlens,
-        cu_seqlens_unpadded=np.append(unpadded, unpadded[-1:] if rest else unpadded[:0]),
+        cu_seqlens_unpadded=np.append(unpadded_starts, unpadded_starts[-1:] if final_end else unpadded_starts[:0]),
     )
 
 
@@ -164,10 +164,10 @@ def lay_out_blocks(
     >>> [plan.block(number).tolist() for number in range(plan.num_blocks)], plan.fill
     ([[0, 1], [2, 3]], 1.0)
     """
-    from dsindex.chat.best_fit import place_all  # imports numba, which is slow
+    from dsindex.chat.best_fit import assign_blocks  # imports numba, which is slow
 
-    given = np.asarray(lengths).reshape(-1)
-    sizes = given if given.dtype.kind in "iu" else given.astype(np.int64)
+    length_array = np.asarray(lengths).reshape(-1)
+    sizes = length_array if length_array.dtype.kind in "iu" else length_array.astype(np.int64)
     if sequence_length < 1:
         raise ValueError(f"sequence_length {sequence_length} is less than 1")
     if not 1 <= pad_to_multiple <= sequence_length or sequence_length % pad_to_multiple:
@@ -177,14 +177,14 @@ def lay_out_blocks(
     if sizes.size > MAX_SEQUENCES:
         raise LimitError(f"{sizes.size:,} conversations are more than the {MAX_SEQUENCES:,} that can be packed")
     if sizes.size and (sizes.min() < 1 or (sizes.max() > sequence_length and not drop_longer)):
-        outside = int(np.flatnonzero((sizes < 1) | (sizes > sequence_length))[0])
-        raise ValueError(f"conversation {outside} has {sizes[outside]} tokens, not 1 to {sequence_length}")
-    places = np.minimum(sizes, sequence_length + 1).astype(np.int32)
+        number = int(np.flatnonzero((sizes < 1) | (sizes > sequence_length))[0])
+        raise ValueError(f"conversation {number} has {sizes[number]} tokens, not 1 to {sequence_length}")
+    padded_sizes = np.minimum(sizes, sequence_length + 1).astype(np.int32)
     if pad_to_multiple > 1:
-        places = -(-places // pad_to_multiple) * pad_to_multiple
-    num_longer = np.count_nonzero(places > sequence_length)
-    order = _sort_by(sequence_length - places, np.arange(len(places), dtype=np.int32))[num_longer:]
-    blocks, num_blocks = place_all(places, order, sequence_length)
+        padded_sizes = -(-padded_sizes // pad_to_multiple) * pad_to_multiple
+    num_longer = np.count_nonzero(padded_sizes > sequence_length)
+    order = _sort_by(sequence_length - padded_sizes, np.arange(len(padded_sizes), dtype=np.int32))[num_longer:]
+    blocks, num_blocks = assign_blocks(padded_sizes, order, sequence_length)
     blocks = np.random.RandomState(ORDER_SEED).permutation(num_blocks).astype(np.int32)[blocks]
     conversations = _sort_by(blocks, order)
     return BlockLayout(

@@ -30,7 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace, _PassArg, missing
 from jinja2.visitor import NodeTransformer
 
-from dsindex.chat.conversations import TOOL_ROLES, change_call, function_of, parse_json
+from dsindex.chat.conversations import TOOL_ROLES, change_call, function_of, join_parts, parse_json
 from dsindex.chat.replies import Rendered, ReplyFinder, Span
 from dsindex.chat.thoughts import THINK, find_thoughts
 from dsindex.errors import InputError, RecordProblem
@@ -52,11 +52,11 @@ _TURNS = "positions of messages"
 """Template variable that maps id(message) to its position. No template can use the name, since it has spaces."""
 _STEP, _CONCAT, _COUNT, _ITEMS, _BUDGET = "\udfa2", "\udfa3", "\udfa4", "\udfa5", "\udfa6"
 """Names of the counting filters and of the variable that holds the budget. No name in a template can be a surrogate."""
-_ALWAYS_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-_OF_ANY_DICT = frozenset(dir(dict))
+_ALWAYS_SET = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_DICT_NAMES = frozenset(dir(dict))
 """Attributes of dict. They take precedence over keys of the same name, as in transformers."""
-_OF_LOOPS = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
-_OF_TEXTS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
+_LOOP_NAMES = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
+_TEXT_NAMES = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
 _REFUSED_FILTERS = ("batch", "center", "pprint", "random", "slice", "striptags", "sum", "urlize", "wordwrap", "xmlattr")
 _FREE_FILTERS = frozenset({"default", "d", "first", "items", "last", "length", "count"})
 """Filters that make no new text or list, so nothing is counted."""
@@ -78,7 +78,7 @@ _MAX_NUMBER = 10_000
 _MAX_INDENT = 16
 """Largest length of an indentation and of a separator for `tojson`."""
 _REFUSED_METHODS = ("encode", "expandtabs", "format_map", "maketrans", "translate")
-_ENLARGING = {"center", "ljust", "rjust", "zfill", "replace", "join", "format", "indent"}
+_ENLARGING_METHODS = {"center", "ljust", "rjust", "zfill", "replace", "join", "format", "indent"}
 """Methods and filters whose result may be much longer than the text that they are applied to."""
 _SMALL = 4096
 """Texts of up to this many characters are counted only when they are put into a list or buffer: the limit on steps
@@ -119,8 +119,8 @@ class ChatTemplate:
         self._reply_role = reply_role
         # Set to None instead of leaving them undefined, as transformers does: templates test `tools is not none`.
         self._constants = {"tools": None, "documents": None, **(constants or {}), "add_generation_prompt": False}
-        self._main = _Compiled(source.replace("}\n{", "}{") if join_lines else source, date)
-        self._for_tools = self._main if tool_source is None else _Compiled(tool_source, date)
+        self._main = _CompiledTemplate(source.replace("}\n{", "}{") if join_lines else source, date)
+        self._for_tools = self._main if tool_source is None else _CompiledTemplate(tool_source, date)
         # Text such as ` at 0x12>` in the template or its constants is not the address of an object.
         self._known_text = json.dumps([source, tool_source, self._constants], ensure_ascii=False)
         self.sources = tuple(filter(None, [source, tool_source]))
@@ -139,14 +139,14 @@ class ChatTemplate:
         """
         compiled = self._main if variables.get("tools") is None else self._for_tools
 
-        def render(chosen: Sequence[dict[str, Any]], with_prompt: bool) -> Rendered:
-            turns = {id(message): position for position, message in enumerate(chosen)}
+        def render(chosen_messages: Sequence[dict[str, Any]], with_prompt: bool) -> Rendered:
+            turns = {id(message): position for position, message in enumerate(chosen_messages)}
             budget = _Budget([messages, variables, self._constants])
-            known = {**self._constants, **variables, "messages": chosen, _TURNS: turns, _BUDGET: budget}
-            known["add_generation_prompt"] = with_prompt
+            values = {**self._constants, **variables, "messages": chosen_messages, _TURNS: turns, _BUDGET: budget}
+            values["add_generation_prompt"] = with_prompt
             try:
-                pieces = compiled.template.root_render_func(compiled.template.new_context(known))
-                return _take_marks(pieces, budget, has_ends=compiled.marks_generation)
+                pieces = compiled.template.root_render_func(compiled.template.new_context(values))
+                return _remove_marks(pieces, budget, has_ends=compiled.marks_generation)
             except MemoryError:
                 raise
             except Exception as error:  # the template's code may raise any exception
@@ -182,46 +182,46 @@ class ChatTemplate:
         Raises:
             RecordProblem: If the template renders no form, or refuses the conversation.
         """
-        given: tuple[Rendered, list[dict[str, Any]]] | None = None
+        first_form: tuple[Rendered, list[dict[str, Any]]] | None = None
         problem: RecordProblem | None = None
-        tried: list[list[dict[str, Any]]] = []
+        tried_forms: list[list[dict[str, Any]]] = []
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
-        contents, calls = (None, _as_text, _as_parts), (None, _other_arguments)
-        defaults = [{}, {"content": None}] if any(map(_ASKS_FOR_NULL.search, self.sources)) else [{}]
-        for default, change_content, change_calls in product(defaults, contents, calls):
+        contents, calls = (None, join_parts, _as_parts), (None, _convert_arguments)
+        bases = [messages]
+        if any(map(_ASKS_FOR_NULL.search, self.sources)):
+            bases += [[{"content": None, **message} if "tool_calls" in message else message for message in messages]]
+        for base, change_content, change_calls in product(bases, contents, calls):
             # Copy each message: positions are looked up by id(message), and a caller may pass the same object twice.
             changes = [pair for pair in (("content", change_content), ("tool_calls", change_calls)) if pair[1]]
-            fitting = [
-                {**(default if "tool_calls" in message else {}), **_change(message, changes)} for message in messages
-            ]
-            if fitting in tried:
+            form = [_change_values(message, changes) if changes else dict(message) for message in base]
+            if form in tried_forms:
                 continue
-            tried.append(fitting)
+            tried_forms.append(form)
             try:
-                rendered = render(fitting, False)
-                self._check(rendered.text, messages, variables)
+                rendered = render(form, False)
+                self._refuse_mistakes(rendered.text, messages, variables)
             except RecordProblem as error:
                 problem = problem or error
                 if error.__cause__ is not None and not isinstance(error.__cause__, _FORM_ERRORS):
                     break
                 continue
-            is_given = change_content is None and (problem or not has_parts)
+            is_unchanged = change_content is None and (problem or not has_parts)
             searched = SearchedText(rendered.text)
-            if is_given or all(has_content(message, searched) for message in fitting):
-                return rendered, fitting
-            given = given or (None if problem else (rendered, fitting))
-        if given is not None:
-            return given
-        has_calls = any(message.get("tool_calls") for message in messages) and len(tried) > 1
+            if is_unchanged or all(has_content(message, searched) for message in form):
+                return rendered, form
+            first_form = first_form or (None if problem else (rendered, form))
+        if first_form is not None:
+            return first_form
+        has_calls = any(message.get("tool_calls") for message in messages) and len(tried_forms) > 1
         note = "; the `arguments` of its calls were tried as a text and as an object" if has_calls else ""
         raise RecordProblem("template-failed", f"{problem}{note}") from problem
 
-    def _check(self, text: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]) -> None:
+    def _refuse_mistakes(self, text: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]) -> None:
         """Refuse text that a template writes only by mistake: the repr of a list of parts, or an object's address."""
         if " at 0x" not in text.lower() and "[{'type': 'text'" not in text:
             return
         record = json.dumps([*messages, variables], ensure_ascii=False)
-        if any(found not in self._known_text and found not in record for found in {*_ADDRESS.findall(text)}):
+        if any(address not in self._known_text and address not in record for address in {*_ADDRESS.findall(text)}):
             reason = "writes the address of an object in memory, which no output may depend on"
             raise RecordProblem("template-failed", f"the chat template {reason}")
         if "[{'type': 'text'" in text and "[{'type': 'text'" not in record:
@@ -229,7 +229,7 @@ class ChatTemplate:
             raise RecordProblem("template-failed", f"the chat template {reason}")
 
 
-def _change(message: Mapping[str, Any], changes: Sequence[tuple[str, Callable[[Any], Any]]]) -> dict[str, Any]:
+def _change_values(message: Mapping[str, Any], changes: Sequence[tuple[str, Callable[[Any], Any]]]) -> dict[str, Any]:
     """Return a copy of a message with functions applied to the values of some keys."""
     return {**message, **{key: change(message[key]) for key, change in changes if message.get(key) is not None}}
 
@@ -241,14 +241,14 @@ class SearchedText:
     """
 
     def __init__(self, text: str) -> None:
-        self._text, self._place = text, 0
+        self._text, self._position = text, 0
 
     def __contains__(self, part: str) -> bool:
-        place = self._text.find(part, self._place)
-        if place < 0:
-            place = self._text.find(part)
-        self._place = max(place, 0)
-        return place >= 0
+        position = self._text.find(part, self._position)
+        if position < 0:
+            position = self._text.find(part)
+        self._position = max(position, 0)
+        return position >= 0
 
 
 def has_content(message: Mapping[str, Any], text: SearchedText) -> bool:
@@ -270,23 +270,19 @@ def _as_parts(content: Any) -> Any:  # noqa: ANN401 - a text or parts
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _as_text(content: Any) -> Any:  # noqa: ANN401 - as above
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
-
-
-def _other_arguments(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _convert_arguments(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return calls with their arguments converted from JSON text to an object, or from an object to JSON text."""
-    given = [function_of(call).get("arguments") for call in calls]
-    others = [parse_json(value) if isinstance(value, str) else _tojson(value) for value in given]
-    return [change_call(call, arguments=other) for call, other in zip(calls, others, strict=True)]
+    arguments = [function_of(call).get("arguments") for call in calls]
+    converted_arguments = [parse_json(value) if isinstance(value, str) else _tojson(value) for value in arguments]
+    return [change_call(call, arguments=new_value) for call, new_value in zip(calls, converted_arguments, strict=True)]
 
 
-def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Rendered:
+def _remove_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Rendered:
     """Remove the marks from the pieces of output; return the text and the spans that the marks delimit.
 
     A span ends at an end mark or, without `has_ends`, at the next begin mark or the end of the text.
     """
-    kept, spans, position, limit = [], [], 0, _MAX_VALUE
+    texts, spans, position, limit = [], [], 0, _MAX_VALUE
     begin, message = -1, -1
     for piece in pieces if has_ends else chain(pieces, [f"{_BEGIN}-1"]):
         if _BEGIN <= piece < _AFTER_MARKS:
@@ -296,16 +292,16 @@ def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Re
                 spans.append(Span(begin, position, None if message < 0 else message))
             begin, message = (-1, -1) if piece == _END else (position, int(piece[1:]))
         else:
-            kept.append(piece)
+            texts.append(piece)
             position += len(piece)
             if position > limit:
                 budget.take(len(piece))
     if begin >= 0 and has_ends:
         raise TemplateError("it leaves a generation block before its end (break, continue?)")
-    return Rendered("".join(kept), spans)
+    return Rendered("".join(texts), spans)
 
 
-class _Compiled:
+class _CompiledTemplate:
     """A compiled template source, and facts about it from its syntax tree."""
 
     def __init__(self, source: str, date: datetime.date | None) -> None:
@@ -315,13 +311,13 @@ class _Compiled:
             for node in tree.find_all((nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)):
                 raise TemplateError(f"line {node.lineno}: a chat template cannot use other files")
             self.names = frozenset(name.name for name in tree.find_all(nodes.Name))
-            needed = _needed_variables(tree) - environment.globals.keys() - _ALWAYS_GIVEN
-            self.marks_generation = any(used.name == _BEGIN for used in tree.find_all(nodes.Filter))
+            needed = _find_needed_variables(tree) - environment.globals.keys() - _ALWAYS_SET
+            self.marks_generation = any(filter_node.name == _BEGIN for filter_node in tree.find_all(nodes.Filter))
             if not self.marks_generation:
                 _mark_outputs(tree)
-            _name_turns(tree, [])
-            _count_steps(tree)
-            _CountCharacters().visit(tree)
+            _pass_turns(tree, [])
+            _insert_steps(tree)
+            _CharacterCounter().visit(tree)
             self.template = environment.from_string(tree)
         except Exception as error:  # the compilers of jinja2 and Python raise many types
             raise InputError(f"chat template: {_explain_refusal(error)}") from error
@@ -331,8 +327,8 @@ class _Compiled:
 
     def line_of(self, error: Exception) -> int:
         """Return the line of the template that raised the error; 1 if it is unknown."""
-        found = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == "<template>"]
-        line: int = self.template.get_corresponding_lineno(found[-1]) if found else 1
+        lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == "<template>"]
+        line: int = self.template.get_corresponding_lineno(lines[-1]) if lines else 1
         return line
 
 
@@ -344,13 +340,13 @@ def _explain_refusal(error: Exception) -> str:
 
 
 class _Budget:
-    """The steps and characters that one rendering may still use."""
+    """The steps that one rendering may still take, and the room, in characters, that it may still fill."""
 
-    __slots__ = ("_limit", "_record", "largest", "left", "steps")
+    __slots__ = ("_limit", "_record", "largest", "room", "steps")
 
     def __init__(self, record: object) -> None:
         self._record: object = record
-        self.steps, self.left, self._limit, self.largest = MAX_STEPS, _MAX_CHARACTERS, _MAX_VALUE, 0
+        self.steps, self.room, self._limit, self.largest = MAX_STEPS, _MAX_CHARACTERS, _MAX_VALUE, 0
 
     def check_steps(self) -> None:
         """If no steps are left, allow more for a large record; raise TemplateError if that is not enough."""
@@ -359,8 +355,8 @@ class _Budget:
 
     def take(self, size: int) -> None:
         """Count a value of `size` characters; raise TemplateError if it, or all values together, are too large."""
-        self.left -= size
-        if (self.left < 0 or size > self._limit) and not (self._extend() and self.left >= 0 and size <= self._limit):
+        self.room -= size
+        if (self.room < 0 or size > self._limit) and not (self._extend() and self.room >= 0 and size <= self._limit):
             raise TemplateError(f"the texts that it makes are too large (one of {size:,} characters)")
         self.largest = max(self.largest, size)
 
@@ -370,7 +366,7 @@ class _Budget:
         Each value counts for 8 more, since a list of many empty texts takes memory, too.
         """
         total, stack = 0, [*values]
-        while stack and total <= self.left + _MAX_CHARACTERS:
+        while stack and total <= self.room + _MAX_CHARACTERS:
             value = stack.pop()
             if isinstance(value, str):
                 total += len(value)
@@ -392,7 +388,7 @@ class _Budget:
             return False
         weight, self._record = self.weigh(self._record), None
         self.steps += weight
-        self.left += 16 * weight
+        self.room += 16 * weight
         self._limit = max(self._limit, 4 * weight)
         return True
 
@@ -415,19 +411,19 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as a
     def getitem(self, obj: Any, argument: Any) -> Any:  # noqa: ANN401 - any object of a template
         if type(obj) is list and type(argument) is int and -len(obj) <= argument < len(obj):
             return obj[argument]
-        return super().getitem(_items(obj) if argument == "text" else obj, argument)
+        return super().getitem(_refuse_text(obj) if argument == "text" else obj, argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - as above
-        if type(obj) is dict and attribute not in _OF_ANY_DICT:
+        if type(obj) is dict and attribute not in _DICT_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if (type(obj) is str and attribute in _OF_TEXTS) or (type(obj) is LoopContext and attribute in _OF_LOOPS):
+        if (type(obj) is str and attribute in _TEXT_NAMES) or (type(obj) is LoopContext and attribute in _LOOP_NAMES):
             return getattr(obj, attribute)
         if type(obj) is _Namespace and not attribute.startswith("_"):
             try:
                 return getattr(obj, attribute)
             except AttributeError:
                 return self.undefined(obj=obj, name=attribute)
-        return super().getattr(_items(obj) if attribute == "text" else obj, attribute)
+        return super().getattr(_refuse_text(obj) if attribute == "text" else obj, attribute)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - as above
         if operator == "+" and type(left) is str and type(right) is str:
@@ -436,7 +432,7 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as a
             return left + right
         if operator == "-" and isinstance(left, AbstractSet):
             raise SecurityError("a set has no order, and output must not depend on chance; use selectattr or a loop")
-        if (size := _measure(context.parent[_BUDGET], operator, left, right)) > _SMALL:
+        if (size := _measure_operation(context.parent[_BUDGET], operator, left, right)) > _SMALL:
             context.parent[_BUDGET].take(size)
         return super().call_binop(context, operator, left, right)
 
@@ -446,36 +442,36 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as a
         budget = __context.parent[_BUDGET]
         owner = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
         if not isinstance(owner, str):
-            return _counted(budget, super().call(__context, __obj, *args, **names))
+            return _charge_value(budget, super().call(__context, __obj, *args, **names))
         for name in ("_loop_vars", "_block_vars"):  # jinja2 adds them for functions that read the context
             names.pop(name, None)
         if __obj.__name__ in _REFUSED_METHODS:
             raise SecurityError(f"a template cannot use the method {__obj.__name__!r} of a text")
-        if __obj.__name__ in _ENLARGING:
+        if __obj.__name__ in _ENLARGING_METHODS:
             args = tuple([*value] if __obj.__name__ == "join" else value for value in args)
             budget.take(_measure_text(budget, owner, __obj.__name__, [*args, *names.values()]))
-        return _counted(budget, __obj(*args, **names))
+        return _charge_value(budget, __obj(*args, **names))
 
 
-def _counted(budget: _Budget, made: Any) -> Any:  # noqa: ANN401 - any value
-    if isinstance(made, str):
-        if len(made) > _SMALL:
-            budget.take(len(made))
-    elif type(made) is not bool and isinstance(made, (list, tuple, dict, AbstractSet, ValuesView)):
-        budget.take(budget.weigh(made))
-    return made
+def _charge_value(budget: _Budget, value: Any) -> Any:  # noqa: ANN401 - any value
+    if isinstance(value, str):
+        if len(value) > _SMALL:
+            budget.take(len(value))
+    elif type(value) is not bool and isinstance(value, (list, tuple, dict, AbstractSet, ValuesView)):
+        budget.take(budget.weigh(value))
+    return value
 
 
-def _measure(budget: _Budget, operator: str, left: object, right: object) -> int:
+def _measure_operation(budget: _Budget, operator: str, left: object, right: object) -> int:
     """Return an upper bound for the characters of an operation's result; 0 if it is about as large as its operands."""
     if isinstance(left, int) and isinstance(right, int):
         return (left.bit_length() * max(right, 1) if operator == "**" else left.bit_length() + right.bit_length()) >> 3
     if operator == "%" and isinstance(left, str):
         return _measure_text(budget, left, "%", right if isinstance(right, tuple) else (right,))
     if operator == "*":
-        repeated, times = (right, left) if isinstance(left, int) else (left, right)
-        if isinstance(times, int) and isinstance(repeated, (str, list, tuple)):
-            return budget.weigh(repeated) * max(times, 0)
+        operand, times = (right, left) if isinstance(left, int) else (left, right)
+        if isinstance(times, int) and isinstance(operand, (str, list, tuple)):
+            return budget.weigh(operand) * max(times, 0)
     if operator == "+" and isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         # Weigh only the shorter list. The longer one was weighed when it was made, and weighing it again would make a
         # loop that appends one item at a time quadratic.
@@ -503,53 +499,53 @@ def _measure_text(budget: _Budget, text: str, name: str, values: Sequence[Any]) 
     return 0
 
 
-def _guard(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+def _guard_filter(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a filter so that its result is taken from the budget."""
-    needed = _PassArg.from_obj(make)
+    passed_argument = _PassArg.from_obj(make)
 
     def guarded(context: Context, value: Any, *args: Any, **names: Any) -> Any:  # noqa: ANN401 - as above
         if name in _LIST_FILTERS:
-            return make(context, _items(value), *args, **names)
+            return make(context, _refuse_text(value), *args, **names)
         budget = context.parent[_BUDGET]
-        if args or names or name in _ENLARGING:
-            given = [*args, *names.values()]
-            if any(isinstance(number, int) and abs(number) > _MAX_NUMBER for number in given):
+        if args or names or name in _ENLARGING_METHODS:
+            arguments = [*args, *names.values()]
+            if any(isinstance(number, int) and abs(number) > _MAX_NUMBER for number in arguments):
                 raise SecurityError(f"a number for the filter {name!r} is too large")
             if name == "join":
                 value = [*value]
-                budget.take(sum(_measure_text(budget, str(text), "join", [value]) for text in given or [""]))
+                budget.take(sum(_measure_text(budget, str(text), "join", [value]) for text in arguments or [""]))
             elif isinstance(value, str):
-                budget.take(_measure_text(budget, value, "%" if name == "format" else name, given))
-        if needed is not None:
+                budget.take(_measure_text(budget, value, "%" if name == "format" else name, arguments))
+        if passed_argument is not None:
             parts = {_PassArg.context: context, _PassArg.eval_context: context.eval_ctx}
-            value, args = parts.get(needed, context.environment), (value, *args)
-        return _counted(budget, make(value, *args, **names))
+            value, args = parts.get(passed_argument, context.environment), (value, *args)
+        return _charge_value(budget, make(value, *args, **names))
 
     return pass_context(guarded)  # type: ignore[no-any-return]  # as above
 
 
 @pass_context
-def _concat(context: Context, *values: object) -> str:
+def _join_texts(context: Context, *values: object) -> str:
     """Join texts and count the result: for `~`, and for output that goes into a buffer, such as a macro's."""
     try:
         text = "".join(values)  # type: ignore[arg-type]  # mostly texts
     except TypeError:
         text = "".join(map(str, values))
     budget = context.parent[_BUDGET]
-    budget.left -= len(text)
-    if budget.left < 0 or len(text) > _SMALL:
-        budget.take(0 if budget.left < 0 else len(text))
+    budget.room -= len(text)
+    if budget.room < 0 or len(text) > _SMALL:
+        budget.take(0 if budget.room < 0 else len(text))
     return text
 
 
-def _items(value: Any) -> Any:  # noqa: ANN401 - any list
+def _refuse_text(value: Any) -> Any:  # noqa: ANN401 - any list
     if isinstance(value, str):
         raise TypeError("it takes a text for a list of parts")
     return value
 
 
 @pass_context
-def _count(context: Context, value: Any, is_part: bool = False) -> Any:  # noqa: ANN401 - a literal or a slice
+def _count_value(context: Context, value: Any, is_part: bool = False) -> Any:  # noqa: ANN401 - a literal or a slice
     budget = context.parent[_BUDGET]
     budget.take(len(value) if is_part else budget.weigh(value))
     return value
@@ -558,7 +554,7 @@ def _count(context: Context, value: Any, is_part: bool = False) -> Any:  # noqa:
 _BUFFERS = (nodes.Macro, nodes.CallBlock, nodes.AssignBlock, nodes.FilterBlock)
 
 
-class _CountCharacters(NodeTransformer):  # type: ignore[misc]  # as above
+class _CharacterCounter(NodeTransformer):  # type: ignore[misc]  # as above
     """Wrap `~`, literals, slices and output into buffers in filters that count them.
 
     The hooks of the sandbox do not see how these values are made.
@@ -567,31 +563,31 @@ class _CountCharacters(NodeTransformer):  # type: ignore[misc]  # as above
     is_buffer = False
 
     def generic_visit(self, node: nodes.Node, *args: Any, **names: Any) -> nodes.Node:  # noqa: ANN401 - jinja2's
-        outer = self.is_buffer
+        was_buffer = self.is_buffer
         self.is_buffer |= isinstance(node, _BUFFERS)
         super().generic_visit(node, *args, **names)
         if isinstance(node, nodes.Output) and self.is_buffer:
             texts = [nodes.Const(part.data) if isinstance(part, nodes.TemplateData) else part for part in node.nodes]
-            node.nodes = [text if _is_concat(text) else _filtered(_CONCAT, text) for text in texts]
-        self.is_buffer = outer
+            node.nodes = [text if _is_concat(text) else _filter(_CONCAT, text) for text in texts]
+        self.is_buffer = was_buffer
         if isinstance(node, nodes.For):
-            node.iter = node.iter if isinstance(node.iter, nodes.Const) else _filtered(_ITEMS, node.iter)
+            node.iter = node.iter if isinstance(node.iter, nodes.Const) else _filter(_ITEMS, node.iter)
         if isinstance(node, nodes.Concat):
-            return _filtered(_CONCAT, *node.nodes)
+            return _filter(_CONCAT, *node.nodes)
         if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
-            return _filtered(_COUNT, node, nodes.Const(True))
+            return _filter(_COUNT, node, nodes.Const(True))
         is_literal = isinstance(node, (nodes.List, nodes.Dict)) or (
             isinstance(node, nodes.Tuple) and node.ctx == "load"
         )
         is_constant = next(node.find_all((nodes.Name, nodes.Filter, nodes.Call)), None) is None
-        return node if is_constant or not is_literal else _filtered(_COUNT, node)
+        return node if is_constant or not is_literal else _filter(_COUNT, node)
 
 
 def _is_concat(node: nodes.Expr) -> bool:
     return isinstance(node, nodes.Filter) and node.name == _CONCAT
 
 
-def _filtered(name: str, node: nodes.Expr, *args: nodes.Expr) -> nodes.Filter:
+def _filter(name: str, node: nodes.Expr, *args: nodes.Expr) -> nodes.Filter:
     return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
 
 
@@ -599,10 +595,10 @@ def _make_environment(date: datetime.date | None) -> ImmutableSandboxedEnvironme
     environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     filters = {**environment.filters, "tojson": _tojson}
     environment.filters = {
-        name: make if name in _FREE_FILTERS else _guard(name, make)
+        name: make if name in _FREE_FILTERS else _guard_filter(name, make)
         for name, make in filters.items()
         if name not in _REFUSED_FILTERS
-    } | {_BEGIN: _begin_generation, _STEP: _step, _CONCAT: _concat, _COUNT: _count, _ITEMS: _items}
+    } | {_BEGIN: _message_mark, _STEP: _count_step, _CONCAT: _join_texts, _COUNT: _count_value, _ITEMS: _refuse_text}
     environment.globals["namespace"] = _Namespace
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = functools.partial(_format_date, date)
@@ -613,7 +609,7 @@ def _make_environment(date: datetime.date | None) -> ImmutableSandboxedEnvironme
 
 
 @pass_context
-def _begin_generation(context: Context, *turns: object) -> str:
+def _message_mark(context: Context, *turns: object) -> str:
     """Return a begin mark with the position of the first value that is a message, or -1.
 
     Args:
@@ -628,7 +624,7 @@ def _begin_generation(context: Context, *turns: object) -> str:
 
 
 @pass_context
-def _step(context: Context, _: object) -> None:
+def _count_step(context: Context, _: object) -> None:
     """Count a step. A step costs more once a large value exists, since each step may copy the value."""
     budget = context.parent[_BUDGET]
     budget.steps -= 1 + (budget.largest >> 14)
@@ -636,11 +632,11 @@ def _step(context: Context, _: object) -> None:
         budget.check_steps()
 
 
-def _count_steps(tree: nodes.Template) -> None:
+def _insert_steps(tree: nodes.Template) -> None:
     """Insert a step at the start of the body of each loop, macro and block."""
-    for found in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)):
-        step = _filtered(_STEP, nodes.Const(None, lineno=found.lineno))
-        found.body.insert(0, nodes.ExprStmt(step, lineno=found.lineno))
+    for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)):
+        step = _filter(_STEP, nodes.Const(None, lineno=node.lineno))
+        node.body.insert(0, nodes.ExprStmt(step, lineno=node.lineno))
 
 
 def _format_date(date: datetime.date | None, date_format: str) -> str:
@@ -649,16 +645,16 @@ def _format_date(date: datetime.date | None, date_format: str) -> str:
     return date.strftime(date_format)
 
 
-def _needed_variables(tree: nodes.Template) -> frozenset[str]:
+def _find_needed_variables(tree: nodes.Template) -> frozenset[str]:
     """Return the variables that must be defined: the template neither sets them nor tests whether they are defined."""
-    asked = [
-        found.test if isinstance(found, (nodes.If, nodes.CondExpr)) else found.node
-        for found in tree.find_all((nodes.If, nodes.CondExpr, nodes.Test, nodes.Filter))
-        if getattr(found, "name", "default") in {"defined", "undefined", "default", "d"}
+    tests = [
+        construct.test if isinstance(construct, (nodes.If, nodes.CondExpr)) else construct.node
+        for construct in tree.find_all((nodes.If, nodes.CondExpr, nodes.Test, nodes.Filter))
+        if getattr(construct, "name", "default") in {"defined", "undefined", "default", "d"}
     ]
     optional = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
     optional |= {
-        name.name for node in asked for name in (node, *node.find_all(nodes.Name)) if isinstance(name, nodes.Name)
+        name.name for node in tests for name in (node, *node.find_all(nodes.Name)) if isinstance(name, nodes.Name)
     }
     # Special tokens are exempt: if the tokenizer has no such token, transformers writes nothing.
     return frozenset(name for name in meta.find_undeclared_variables(tree) - optional if not name.endswith("_token"))
@@ -669,15 +665,15 @@ def _mark_outputs(node: nodes.Node) -> None:
     for body in (getattr(node, name, []) for name in ("body", "elif_", "else_") if not isinstance(node, _BUFFERS)):
         for child in body:
             _mark_outputs(child)
-        marked = [[_mark(child.lineno), child] if isinstance(child, nodes.Output) else [child] for child in body]
+        marked = [[_begin_mark(child.lineno), child] if isinstance(child, nodes.Output) else [child] for child in body]
         body[:] = [part for parts in marked for part in parts]
 
 
-def _mark(line: int) -> nodes.Output:
-    return nodes.Output([_filtered(_BEGIN, nodes.Const(None))]).set_lineno(line)
+def _begin_mark(line: int) -> nodes.Output:
+    return nodes.Output([_filter(_BEGIN, nodes.Const(None))]).set_lineno(line)
 
 
-def _name_turns(node: nodes.Node, names: list[str]) -> None:
+def _pass_turns(node: nodes.Node, names: list[str]) -> None:
     """Pass each mark the variables that may hold its message.
 
     They are the targets of the loops around it, and variables set in these loops, such as `message` in
@@ -691,7 +687,7 @@ def _name_turns(node: nodes.Node, names: list[str]) -> None:
         if isinstance(child, nodes.For):
             stored = [name.name for name in child.find_all(nodes.Name) if name.ctx == "store"]
             inner = [*dict.fromkeys([*stored, *names])]
-        _name_turns(child, inner)
+        _pass_turns(child, inner)
 
 
 def _undefined_type(needed: frozenset[str]) -> type[Undefined]:
@@ -728,7 +724,7 @@ class _Generation(Extension):  # type: ignore[misc]  # as above
         if outer:
             parser.fail(f"generation must not stand inside {min(outer)}", line)
         return [
-            _mark(line),
+            _begin_mark(line),
             nodes.Scope(body).set_lineno(line),
             nodes.Output([nodes.TemplateData(_END)]).set_lineno(line),
         ]

@@ -42,7 +42,7 @@ _TAG = re.compile("(" + "|".join(re.escape(tag) for pair in TAG_PAIRS for tag in
 _OPENER = re.compile("|".join(re.escape(pair[0]) for pair in TAG_PAIRS))
 _WORD = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|.", re.DOTALL)
 _TEXT_KEYS = ("content", "reasoning_content", "thinking", "reasoning")
-_SHOWN = 60
+_MAX_SHOWN = 60
 
 
 class Span(NamedTuple):
@@ -79,7 +79,7 @@ class ReplyFinder:
         self._replies = [number for number, message in enumerate(messages) if message["role"] == role]
         self._last_turn = last_turn([message["role"] for message in messages], role)
         self._headers: dict[str, tuple[str, str]] = {}
-        self._known_tails: dict[tuple[object, ...], list[str]] = {}
+        self._tails_by_key: dict[tuple[object, ...], list[str]] = {}
 
     def find(self, rendered: Rendered) -> Rendered:
         """Return the text with the spans of its replies.
@@ -97,60 +97,60 @@ class ReplyFinder:
         if _SENTINEL.sub("", marked) != text:
             raise _problem("the template changes the texts of messages, so that its replies cannot be found")
         self._places: list[int] = []
-        own: defaultdict[int, list[int]] = defaultdict(list)
-        for before, match in enumerate(_SENTINEL.finditer(marked)):
-            self._places.append(match.start() - before)
-            own[ord(match[0]) - _FIRST_SENTINEL].append(self._places[-1])
-        written: defaultdict[int | None, list[Span]] = defaultdict(list)
+        sentinel_places: defaultdict[int, list[int]] = defaultdict(list)
+        for num_before, match in enumerate(_SENTINEL.finditer(marked)):
+            self._places.append(match.start() - num_before)
+            sentinel_places[ord(match[0]) - _FIRST_SENTINEL].append(self._places[-1])
+        loop_spans: defaultdict[int | None, list[Span]] = defaultdict(list)
         for message, run in groupby((span for span in outputs if span.begin < span.end), key=attrgetter("message")):
-            first, *others = run
-            written[message].append(first._replace(end=[first, *others][-1].end))
+            first, *more = run
+            loop_spans[message].append(first._replace(end=[first, *more][-1].end))
         spans: list[Span] = []
         for number in self._replies:
-            if number in written:
-                spans += self._check(text, number, written[number], own[number % _NUM_SENTINELS])
-            elif own[number % _NUM_SENTINELS] and len(self._messages) <= _NUM_SENTINELS:
+            if number in loop_spans:
+                spans += self._check_reply(text, number, loop_spans[number], sentinel_places[number % _NUM_SENTINELS])
+            elif sentinel_places[number % _NUM_SENTINELS] and len(self._messages) <= _NUM_SENTINELS:
                 raise _problem(f"message {number + 1}: the template does not write it in a loop over the messages")
         return Rendered(text, spans)
 
-    def _check(self, text: str, number: int, found: list[Span], own: list[int]) -> list[Span]:
+    def _check_reply(self, text: str, number: int, spans: list[Span], places: list[int]) -> list[Span]:
         """Return a reply's spans by the loop, without the header, if the sentinels agree with them."""
         where, message = f"message {number + 1}", self._messages[number]
-        header, prompt = self._header(number)
-        begin, end = found[0].begin + len(header), found[-1].end
+        header, prompt = self._find_header(number)
+        begin, end = spans[0].begin + len(header), spans[-1].end
         if number == len(self._messages) - 1:
             end = len(text)
-            found[-1] = found[-1]._replace(end=end)
-        others = [known for known, _ in self._headers.values() if known and not header]
-        if not text.startswith(header, found[0].begin) or any(text.startswith(other, begin) for other in others):
-            shown = text[found[0].begin :][:_SHOWN]
+            spans[-1] = spans[-1]._replace(end=end)
+        other_headers = [other_header for other_header, _ in self._headers.values() if other_header and not header]
+        if not text.startswith(header, spans[0].begin) or any(text.startswith(other, begin) for other in other_headers):
+            shown = text[spans[0].begin :][:_MAX_SHOWN]
             raise _problem(f"{where}: the generation prompt is {header!r}, but the template writes {shown!r}")
-        opens = _OPENER.fullmatch(prompt[len(header) :].rstrip()) is not None
-        if number >= self._last_turn and opens and not _OPENER.match(text, begin):
+        opens_thought = _OPENER.fullmatch(prompt[len(header) :].rstrip()) is not None
+        if number >= self._last_turn and opens_thought and not _OPENER.match(text, begin):
             raise _problem(
                 f"{where}: the generation prompt opens a thought, but the template writes the reply without one"
             )
-        found[0] = found[0]._replace(begin=begin)
-        own = [place for place in own if found[0].begin - len(header) <= place <= found[-1].end]
-        first, last = (own[0], own[-1]) if own else (begin, begin)
-        start = text.rfind(header, 0, first) + len(header) if own and header else begin
-        tails = self._tails(message, header, prompt)
-        is_mixed = any(_count_inside(self._places, span) > _count_inside(own, span) for span in found)
-        if is_mixed or start != begin or begin > first or not any(_agree(text, last, end, tail) for tail in tails):
+        spans[0] = spans[0]._replace(begin=begin)
+        places = [place for place in places if spans[0].begin - len(header) <= place <= spans[-1].end]
+        first, last = (places[0], places[-1]) if places else (begin, begin)
+        start = text.rfind(header, 0, first) + len(header) if places and header else begin
+        tails = self._find_tails(message, header, prompt)
+        is_mixed = any(_count_inside(self._places, span) > _count_inside(places, span) for span in spans)
+        if is_mixed or start != begin or begin > first or not any(_has_tail(text, last, end, tail) for tail in tails):
             by_loop = text[begin:end]
             by_sentinels = text[first if is_mixed else start : last] + next(iter(tails), "")
             raise _problem(
-                f"{where}: it is {_show(by_loop)} by the template's loop, but {_show(by_sentinels)} by its own texts"
+                f"{where}: it is {_clip(by_loop)} by the template's loop, but {_clip(by_sentinels)} by its own texts"
             )
         has_parts = isinstance(self._messages[0].get("content"), list)
         plain = {"role": message["role"], "content": [{"type": "text", "text": "x"}] if has_parts else "x"}
-        if not any(tail.strip() for tail in self._tails(plain, header, prompt)):
+        if not any(tail.strip() for tail in self._find_tails(plain, header, prompt)):
             raise _problem(
                 f"{where}: the template writes nothing that ends a reply, so a model would not learn to stop"
             )
-        return found
+        return spans
 
-    def _header(self, number: int) -> tuple[str, str]:
+    def _find_header(self, number: int) -> tuple[str, str]:
         """Return the header before a reply, and the whole generation prompt that begins with it.
 
         Both are cached by the role of the message before the reply.
@@ -158,10 +158,10 @@ class ReplyFinder:
         before = self._messages[:number]
         key = before[-1]["role"] if before else ""
         if key not in self._headers:
-            without, prompted = self._render_part(before, False).pieces(), self._render_part(before, True).pieces()
-            pairs = zip(without, prompted, strict=False)
+            pieces, prompt_pieces = self._render_part(before, False).pieces(), self._render_part(before, True).pieces()
+            pairs = zip(pieces, prompt_pieces, strict=False)
             num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            prompt = "".join(text for text, _ in prompted[num_equal:])
+            prompt = "".join(text for text, _ in prompt_pieces[num_equal:])
             opener = _OPENER.search(prompt)
             self._headers[key] = prompt[: opener.start()] if opener else prompt, prompt
         return self._headers[key]
@@ -172,16 +172,16 @@ class ReplyFinder:
         except RecordProblem as problem:
             raise _problem(f"a part of the conversation, which is needed to find replies: {problem}") from problem
 
-    def _tails(self, message: Message, header: str, prompt: str) -> list[str]:
+    def _find_tails(self, message: Message, header: str, prompt: str) -> list[str]:
         """Return the texts that may follow a reply's last sentinel, before the next message and at the end.
 
         The result is cached for all messages with the same text after their last sentinel and values under the same
         keys, because each tail takes a rendering.
         """
         texts = {**message, "content": content_text(message)}
-        key = (_rest(message), *(bool(str(texts.get(name) or "").strip()) for name in ("tool_calls", *_TEXT_KEYS)))
-        if key not in self._known_tails:
-            tails = self._known_tails[key] = []
+        key = (_tail_text(message), *(bool(str(texts.get(name) or "").strip()) for name in ("tool_calls", *_TEXT_KEYS)))
+        if key not in self._tails_by_key:
+            tails = self._tails_by_key[key] = []
             for with_prompt in (True, False):
                 marked = self._render_part([*self._messages[: self._replies[0]], _mark(message, 0)], with_prompt).text
                 if with_prompt and not marked.endswith(prompt):
@@ -189,9 +189,9 @@ class ReplyFinder:
                 marked = marked.removesuffix(prompt) if with_prompt else marked
                 last = max((match.end() for match in _SENTINEL.finditer(marked)), default=None)
                 # The reply has no text: take what follows the header, and what follows an empty thought.
-                behind = marked.rpartition(header)[2] if header else ""
-                tails += [marked[last:]] if last is not None else [behind, _TAG.split(behind)[-1].lstrip()]
-        return self._known_tails[key]
+                after_header = marked.rpartition(header)[2] if header else ""
+                tails += [marked[last:]] if last is not None else [after_header, _TAG.split(after_header)[-1].lstrip()]
+        return self._tails_by_key[key]
 
 
 def _count_inside(places: Sequence[int], span: Span) -> int:
@@ -199,24 +199,20 @@ def _count_inside(places: Sequence[int], span: Span) -> int:
     return bisect_left(places, span.end) - bisect_right(places, span.begin)
 
 
-def _rest(message: Message) -> str:
+def _tail_text(message: Message) -> str:
     """Return the text after a message's last sentinel: blanks and tags of its content, or the end of its calls."""
     marked = _mark(message, 0)
-    if marked.get("tool_calls"):
-        text = json.dumps(marked["tool_calls"], ensure_ascii=False)
-    else:
-        content = marked.get("content") or ""
-        text = content if isinstance(content, str) else content[-1]["text"]
-    return _SENTINEL.split(text)[-1]
+    calls = marked.get("tool_calls")
+    return _SENTINEL.split(json.dumps(calls, ensure_ascii=False) if calls else content_text(marked))[-1]
 
 
-def _agree(text: str, last: int, end: int, tail: str) -> bool:
+def _has_tail(text: str, last: int, end: int, tail: str) -> bool:
     """Tell whether `text[last:end]` is the tail except for blanks, or a prefix after which text and tail differ."""
-    written = text[last:end]
-    if written.rstrip() == tail.rstrip():
+    written_tail = text[last:end]
+    if written_tail.rstrip() == tail.rstrip():
         return True
-    rest, other = _WORD.match(text, end), _WORD.match(tail, len(written))
-    return tail.startswith(written) and rest is not None and other is not None and rest[0] != other[0]
+    word, tail_word = _WORD.match(text, end), _WORD.match(tail, len(written_tail))
+    return tail.startswith(written_tail) and word is not None and tail_word is not None and word[0] != tail_word[0]
 
 
 def _mark(message: Message, number: int) -> Message:
@@ -236,8 +232,8 @@ def _mark(message: Message, number: int) -> Message:
         pieces = _TAG.split(value)
         for place in range(0, len(pieces), 2):
             if inner := pieces[place].strip():
-                head, _, rest = pieces[place].partition(inner)
-                pieces[place] = f"{head}{sentinel}{inner}{sentinel}{rest}"
+                head, _, after = pieces[place].partition(inner)
+                pieces[place] = f"{head}{sentinel}{inner}{sentinel}{after}"
         return "".join(pieces)
 
     marked = {key: mark(value) if key in _TEXT_KEYS else value for key, value in message.items()}
@@ -249,21 +245,21 @@ def _mark(message: Message, number: int) -> Message:
 
 
 def _mark_call(call: dict[str, Any], mark: Callable[[Any], Any], sentinel: str) -> dict[str, Any]:
-    own = function_of(call)
-    arguments = own.get("arguments")
+    function = function_of(call)
+    arguments = function.get("arguments")
     if isinstance(arguments, str):
         # Put the sentinels inside the braces: templates test whether the arguments begin with `{`.
         marked = arguments[:1] + sentinel + arguments[1:-1] + sentinel + arguments[-1:]
     else:
         marked = mark(arguments)
-    name = own.get("name")
+    name = function.get("name")
     return change_call(call, arguments=marked, name=mark(name) if marked == arguments else name)
 
 
-def _show(text: str) -> str:
-    return repr(text if len(text) <= 2 * _SHOWN else f"{text[:_SHOWN]} … {text[-_SHOWN:]}")
+def _clip(text: str) -> str:
+    return repr(text if len(text) <= 2 * _MAX_SHOWN else f"{text[:_MAX_SHOWN]} … {text[-_MAX_SHOWN:]}")
 
 
-def _problem(what: str) -> RecordProblem:
+def _problem(reason: str) -> RecordProblem:
     hint = "mark what the model writes in the template with {% generation %}"
-    return RecordProblem("generation-not-found", f"{what}; {hint}")
+    return RecordProblem("generation-not-found", f"{reason}; {hint}")

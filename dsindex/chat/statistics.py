@@ -55,11 +55,11 @@ def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int =
     total = sum(fractions)
     if len(fractions) != len(SPLITS) or min(fractions) < 0 or not 0 < total < float("inf"):
         raise ValueError(f"fractions {list(fractions)} are not three numbers of at least 0 with a sum above 0")
-    # 53 bits fit a float's mantissa, so `place` is exact and below 1, and a split with share 0 gets nothing.
-    place = (xxhash.xxh3_64_intdigest(fingerprint, seed=seed) >> 11) / 2**53
-    if place < fractions[0] / total:
+    # 53 bits fit a float's mantissa, so `point` is exact and below 1, and a split with share 0 gets nothing.
+    point = (xxhash.xxh3_64_intdigest(fingerprint, seed=seed) >> 11) / 2**53
+    if point < fractions[0] / total:
         return "train"
-    return "valid" if place < (fractions[0] + fractions[1]) / total else "test"
+    return "valid" if point < (fractions[0] + fractions[1]) / total else "test"
 
 
 NOTE = "note: "
@@ -102,5 +102,5 @@ class InstructionStatistics:
     def of_counts(cls, counts: Mapping[str, int]) -> InstructionStatistics:
         """Build statistics from the counts in a manifest."""
         notes = {name.removeprefix(NOTE): value for name, value in counts.items() if name.startswith(NOTE)}
-        numbers = {own.name: counts.get(own.name, 0) for own in fields(cls) if own.name != "notes"}
+        numbers = {count.name: counts.get(count.name, 0) for count in fields(cls) if count.name != "notes"}
         return cls(notes=notes, **numbers)

@@ -38,7 +38,7 @@ _NOT_QUOTED = "(?<![`'\"])"
 """Lookbehind in front of a tag: `<think>` in quotes is text about tags, not a tag."""
 _TAG_NAME = re.compile(r"<([\w:.-]{0,16}(?:think|thought|reason)[\w:.-]{0,16})>", re.IGNORECASE)
 _OPENING_TAGS = "|".join(re.escape(opening) for opening, _ in TAG_PAIRS)
-_LIKE_A_TAG = re.compile(
+_TAG_LIKE = re.compile(
     rf"{_NOT_QUOTED}(?:<[^\s<>]{{0,16}}(?:think|thought|reason|scratchpad|reflect)[^<>\n]{{0,24}}>|{_OPENING_TAGS})",
     re.IGNORECASE,
 )
@@ -51,9 +51,9 @@ def find_tag_pairs(template: str) -> tuple[TagPair, ...]:
     >>> find_tag_pairs("{{ '[THINK]' + m.reasoning + '[/THINK]' }}")
     (('<think>', '</think>'), ('[THINK]', '[/THINK]'))
     """
-    known = [pair for pair in TAG_PAIRS if pair[0] in template]
-    own = [(f"<{name}>", f"</{name}>") for name in _TAG_NAME.findall(template) if f"</{name}>" in template]
-    return tuple(dict.fromkeys([THINK, *known, *own]))
+    known_pairs = [pair for pair in TAG_PAIRS if pair[0] in template]
+    new_pairs = [(f"<{name}>", f"</{name}>") for name in _TAG_NAME.findall(template) if f"</{name}>" in template]
+    return tuple(dict.fromkeys([THINK, *known_pairs, *new_pairs]))
 
 
 def find_thoughts(
@@ -76,8 +76,8 @@ def find_thoughts(
     """
     end = len(text) if end is None else end
     first = skip_blanks(text, begin, end)
-    foreign = [pair for pair in TAG_PAIRS if pair not in pairs and text.startswith(pair[0], first, end)]
-    tags, closing_tags = _compile(pairs + tuple(foreign))
+    foreign_pairs = [pair for pair in TAG_PAIRS if pair not in pairs and text.startswith(pair[0], first, end)]
+    tags, closing_tags = _compile(pairs + tuple(foreign_pairs))
     while match := tags.search(text, begin, end):
         family, is_close = divmod((match.lastindex or 1) - 1, 2)
         if is_close:
@@ -101,8 +101,8 @@ def _compile(pairs: tuple[TagPair, ...]) -> tuple[re.Pattern[str], list[re.Patte
     for opening, closing in pairs:
         is_element = opening[1:-1].isalnum() and opening[0] == "<"
         attributes = r"(?:\s[^<>\n]{0,64})?>" if is_element else re.escape(opening[-1])
-        alone = r"(?!)" if closing in _END_OF_ANYTHING else re.escape(closing)
-        groups.append(f"({re.escape(opening[:-1])}{attributes})|({alone})")
+        closing_pattern = r"(?!)" if closing in _END_OF_ANYTHING else re.escape(closing)
+        groups.append(f"({re.escape(opening[:-1])}{attributes})|({closing_pattern})")
     closing_tags = [re.compile(_NOT_QUOTED + re.escape(closing), re.IGNORECASE) for _, closing in pairs]
     return re.compile(f"{_NOT_QUOTED}(?:{'|'.join(groups)})", re.IGNORECASE), closing_tags
 
@@ -113,17 +113,17 @@ def drop_thoughts(text: str, pairs: tuple[TagPair, ...]) -> str:
     >>> drop_thoughts("<think>Sum.</think> Sure<think>I add.</think>two.", (THINK,))
     'Sure two.'
     """
-    kept: list[str] = []
+    pieces: list[str] = []
     position = 0
     for begin, end in find_thoughts(text, pairs):
         piece = text[position:begin].rstrip()
         gap, position = text[position + len(piece) : begin], skip_blanks(text, end, len(text))
         if piece:
-            kept += [piece, max(gap, text[end:position], key=len) or " "]
+            pieces += [piece, max(gap, text[end:position], key=len) or " "]
     rest = text[position:]
-    return "".join(kept if rest else kept[:-1]) + rest
+    return "".join(pieces if rest else pieces[:-1]) + rest
 
 
 def has_other_tags(text: str) -> bool:
     """Tell whether a text contains something that looks like the opening tag of a thought, known or unknown."""
-    return _LIKE_A_TAG.search(text) is not None
+    return _TAG_LIKE.search(text) is not None

@@ -23,15 +23,15 @@ from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.read import is_stored
 from dsindex.text.encoders import TokenBatch, encode_all, encode_by_reference, make_encoder
-from dsindex.text.engines import adds_prefix_space, differing_tokens
+from dsindex.text.engines import adds_prefix_space, difference_error
 from dsindex.text.tokenizer import (
     Tokenizer,
     load_tokenizer,
     read_folder_config,
     read_tokenizer_bytes,
-    refused,
     shared_tokenizer,
     token_text,
+    wrap_errors,
 )
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ class MarkedText(NamedTuple):
         Raises:
             RecordProblem: If the text has a lone surrogate.
         """
-        encoded, kept = check_text(text), tuple(spans)
-        ends = tuple(chain.from_iterable(kept))
+        encoded, all_spans = check_text(text), tuple(spans)
+        ends = tuple(chain.from_iterable(all_spans))
         if len(text) != len(encoded):
-            places = {0: 0}
-            for before, place in pairwise(sorted({0, *ends})):
-                places[place] = places[before] + len(text[before:place].encode())
-            ends = tuple(places[end] for end in ends)
-        return cls(text, kept, encoded, ends)
+            byte_offsets = {0: 0}
+            for previous, index in pairwise(sorted({0, *ends})):
+                byte_offsets[index] = byte_offsets[previous] + len(text[previous:index].encode())
+            ends = tuple(byte_offsets[end] for end in ends)
+        return cls(text, all_spans, encoded, ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class ChatTokenizer:
         self._json = tokenizer_json
         self.special_tokens = dict(special_tokens or {})
         self.chat_templates = dict(chat_templates or {})
-        with refused("not the text of a tokenizer.json"):
+        with wrap_errors("not the text of a tokenizer.json"):
             # Without special tokens, a post-processor only changes offsets: it may exclude the blanks of a token.
             content = json.dumps(json.loads(tokenizer_json) | {"post_processor": None}, ensure_ascii=False).encode()
             self._data = Tokenizer(
@@ -127,8 +127,8 @@ class ChatTokenizer:
             TokenizerError: If a file is missing or invalid.
         """
         special_tokens, chat_templates = read_chat_files(path)
-        loaded = load_tokenizer(str(path))
-        return cls(loaded.content.decode(), special_tokens=special_tokens, chat_templates=chat_templates)
+        tokenizer = load_tokenizer(str(path))
+        return cls(tokenizer.content.decode(), special_tokens=special_tokens, chat_templates=chat_templates)
 
     def __reduce__(self) -> tuple[Any, ...]:
         make = functools.partial(ChatTokenizer, special_tokens=self.special_tokens, chat_templates=self.chat_templates)
@@ -153,7 +153,7 @@ class ChatTokenizer:
         Raises:
             UnencodableError: If the library fails on some of the texts.
         """
-        return TokenBatch.of(encode_by_reference(self._data, texts, add_special_tokens=False))
+        return TokenBatch.of_rows(encode_by_reference(self._data, texts, add_special_tokens=False))
 
     def encode_spans(self, texts: Sequence[MarkedText]) -> list[MaskedTokens]:
         """Tokenize each text separately, and mask the tokens without a trainable character.
@@ -161,13 +161,13 @@ class ChatTokenizer:
         Raises:
             UnencodableError: If the library fails on one of the texts.
         """
-        found = []
+        masked_tokens = []
         for text in texts:
             encoded = self.encode(text.text)
             spans = np.array([span for span in text.spans if span[0] < span[1]], np.int64).reshape(-1, 2)
             begins, ends = encoded.offsets.T
-            found.append(MaskedTokens(tokens=encoded.ids, mask=mask_from_spans(begins, ends, spans)))
-        return found
+            masked_tokens.append(MaskedTokens(tokens=encoded.ids, mask=mask_from_spans(begins, ends, spans)))
+        return masked_tokens
 
     def special_id(self, name: str, text: str) -> int:
         """Return the id of a special token.
@@ -216,23 +216,23 @@ def read_chat_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
         return {}, {}
     config = read_folder_config(str(folder))
     tokens = {name: token_text(value) for name, value in config.items() if name.endswith("_token")}
-    given = config.get("chat_template") or []
-    entries = [{"name": "default", "template": given}] if isinstance(given, str) else given
+    chat_template = config.get("chat_template") or []
+    entries = [{"name": "default", "template": chat_template}] if isinstance(chat_template, str) else chat_template
     try:
         templates = {entry["name"]: entry["template"] for entry in entries}
     except (TypeError, KeyError):
         templates = {"": None}
     if not all(isinstance(text, str) for text in templates.values()):
         raise TokenizerError(f"{folder}: chat_template is neither a text nor a list of names and templates")
-    named = [("default", folder / "chat_template.jinja")]
-    named += [(file.stem, file) for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))]
-    for name, file in named:
+    template_files = [("default", folder / "chat_template.jinja")]
+    template_files += [(file.stem, file) for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))]
+    for name, file in template_files:
         if is_stored(str(file)):
             try:
                 templates[name] = read_tokenizer_bytes(str(file)).decode()
             except UnicodeDecodeError as error:
-                msg = f"{file}: the chat template is not UTF-8 (byte {error.start})"
-                raise TokenizerError(msg) from error
+                problem = f"{file}: the chat template is not UTF-8 (byte {error.start})"
+                raise TokenizerError(problem) from error
     return {name: text for name, text in tokens.items() if text is not None}, templates
 
 
@@ -327,7 +327,7 @@ class FastTexts:
         batch = self._encoder.encode(texts)
         for text, tokens in zip(texts, batch.split(), strict=True):
             if _is_audited(text.encode()) and not np.array_equal(tokens, self._reference.encode(text).ids):
-                raise differing_tokens(self._tokenizer, self._engine, text)
+                raise difference_error(self._tokenizer, self._engine, text)
         return batch
 
     def encode_spans(self, texts: Sequence[MarkedText]) -> list[MaskedTokens]:
@@ -340,28 +340,28 @@ class FastTexts:
             TokenizerError: If the engine and the reference return different tokens or masks for an audited text.
         """
         batch = self._encoder.encode([text.text for text in texts])
-        places = starts_of(self._lengths.take(batch.tokens))
+        offsets = starts_of(self._token_bytes.take(batch.tokens))
         # The byte offset, counted over the tokens of all texts, at which each text's tokens begin.
-        bases = places[starts_of(batch.lengths)]
-        mask = mask_from_spans(places[:-1], places[1:], _places_of_spans(texts, bases))
-        found = [
+        bases = offsets[starts_of(batch.lengths)]
+        mask = mask_from_spans(offsets[:-1], offsets[1:], _byte_spans(texts, bases))
+        masked_tokens = [
             MaskedTokens(tokens=tokens, mask=mask[begin:end])
             for tokens, (begin, end) in zip(batch.split(), pairwise(starts_of(batch.lengths).tolist()), strict=True)
         ]
-        is_placed = (np.diff(bases) == [len(text.encoded) for text in texts]).tolist()
+        are_placed = (np.diff(bases) == [len(text.encoded) for text in texts]).tolist()
         for number, rendered in enumerate(texts):
-            placed = is_placed[number] and self._is_unchanged(rendered.encoded)
-            if placed and not _is_audited(rendered.encoded):
+            has_positions = are_placed[number] and self._is_unchanged(rendered.encoded)
+            if has_positions and not _is_audited(rendered.encoded):
                 continue
-            [wanted] = self._reference.encode_spans([rendered])
-            if placed and not _are_equal(found[number], wanted):
-                raise differing_tokens(self._tokenizer, self._engine, rendered.text)
-            found[number] = wanted
-        return found
+            [reference] = self._reference.encode_spans([rendered])
+            if has_positions and not _are_equal(masked_tokens[number], reference):
+                raise difference_error(self._tokenizer, self._engine, rendered.text)
+            masked_tokens[number] = reference
+        return masked_tokens
 
     def why_unplaced(self) -> str | None:
         """Return why the byte lengths of tokens do not give their positions in the text; None if they do."""
-        document = self._document
+        document = self._tokenizer_json
         if document["model"].get("byte_fallback"):
             return "masks need the characters of each token, which it tells for byte-level BPE alone"
         if adds_prefix_space(document):
@@ -373,29 +373,29 @@ class FastTexts:
 
     def _is_unchanged(self, encoded: bytes) -> bool:
         """Tell whether the normalizer leaves a text unchanged; for byte-level BPE, the fast engine accepts only NFC."""
-        has_normalizer = self._document.get("normalizer") is not None
+        has_normalizer = self._tokenizer_json.get("normalizer") is not None
         return not has_normalizer or encoded.isascii() or unicodedata.is_normalized("NFC", encoded.decode())
 
     @functools.cached_property
-    def _document(self) -> dict[str, Any]:
+    def _tokenizer_json(self) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(self._tokenizer.content)
         return document
 
     @functools.cached_property
-    def _lengths(self) -> NDArray[np.int32]:
+    def _token_bytes(self) -> NDArray[np.int32]:
         """Byte length of each token, indexed by id; 0 for an unused id."""
-        vocabulary: dict[str, int] = self._document["model"]["vocab"]
-        added = self._document.get("added_tokens") or []
-        size = 1 + max(chain(vocabulary.values(), (token["id"] for token in added)), default=0)
+        vocabulary: dict[str, int] = self._tokenizer_json["model"]["vocab"]
+        added_tokens = self._tokenizer_json.get("added_tokens") or []
+        size = 1 + max(chain(vocabulary.values(), (token["id"] for token in added_tokens)), default=0)
         lengths = np.zeros(size, np.int32)
         # In the vocabulary, each character stands for one byte. Added tokens are plain text, so they are set below.
         lengths[list(vocabulary.values())] = list(map(len, vocabulary))
-        for token in added:
+        for token in added_tokens:
             lengths[token["id"]] = len(token["content"].encode())
         return lengths
 
 
-def _places_of_spans(texts: Sequence[MarkedText], bases: NDArray[np.int64]) -> NDArray[np.int64]:
+def _byte_spans(texts: Sequence[MarkedText], bases: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return begin and end (exclusive) of all non-empty spans, as byte offsets over all texts; shape [spans, 2].
 
     If a text's tokens have fewer bytes than the text, its spans are cut at the end of its tokens, so that they do not

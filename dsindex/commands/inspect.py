@@ -279,7 +279,7 @@ def _describe_phases(blend: BlendedDataset) -> list[str]:
     for phase, end in zip(phases, [*(after.begin for after in phases[1:]), len(index)], strict=False):
         drawn = np.bincount(index[phase.begin : end], minlength=len(names)).tolist()
         parts = [f"{name} {_share(own, end - phase.begin)}" for name, own in zip(names, drawn, strict=True) if own]
-        lines.append(f"{phase.begin:,} to {end:,}, {phase.what}: {', '.join(parts)}")
+        lines.append(f"{phase.begin:,} to {end:,}, {phase.kind}: {', '.join(parts)}")
     return lines
 
 

@@ -187,5 +187,5 @@ class _Split(GroupWriter):
         self.add(0, cast_tokens(tokens, self._dtype), lengths, per_document)
         self.add(1, np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
         parts, offsets, lines = np.array(places, np.int64)
-        self.add_places(offsets, lines, parts)
+        self.add_provenance(offsets, lines, parts)
         self._held = []

@@ -61,7 +61,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     with open_job(config, plan, [output], reporter=reporter) as job:
         if not job.already_complete:
             needed = sum(segment.bin.size_bytes + segment.header.size_bytes for segment in segments)
-            require_room({folder_of(prefix): needed}, what="the output")
+            require_room({folder_of(prefix): needed}, purpose="the output")
             checks = (
                 Call(name=f"check[{number:05}]", place=each.idx.path, function=check_segment, arguments=(each,))
                 for number, each in enumerate(segments)

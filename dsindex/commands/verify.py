@@ -535,7 +535,7 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
         path = input_path(manifest, number, user_addresses=(prefix, *contact))
         form: Any = recorded.format or "jsonl"
         place = InputPath(path=path, absolute_path=absolute(path))
-        [seen] = examine_inputs([place], wanted=form)
+        [seen] = examine_inputs([place], input_format=form)
         file = cut_input(seen, shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
             what = f"it is not the input of {recorded.size_bytes} bytes that the dataset was made from"

@@ -17,7 +17,7 @@ from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.store.urls import local_paths
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from dsindex.formats.manifest import Manifest, RecordedTokenizer, Run
     from dsindex.text.tokenizer import Tokenizer
@@ -47,16 +47,24 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
         raise TypeError(f"{prefix}: tokens of type {ids.dtype} cannot be decoded")
     token_ids = ids[ids >= 0] if ids.dtype.kind == "i" else ids
     if tokenizer is None:
-        return _decode_ids(_load_recorded_once(prefix, os.getcwd()), token_ids)
-    if isinstance(tokenizer, str | os.PathLike):
-        return _decode_ids(_load_path_once(os.fspath(tokenizer)), token_ids)
-    from dsindex.text.tokenizer import Tokenizer
+        tokenizer = _load_recorded_once(prefix, os.getcwd())
+    elif isinstance(tokenizer, str | os.PathLike):
+        tokenizer = _load_path_once(os.fspath(tokenizer), os.getcwd())
+    from dsindex.text.tokenizer import Tokenizer, decode, shared_tokenizer
 
-    if isinstance(tokenizer, Tokenizer):
-        return _decode_ids(tokenizer, token_ids)
-    if not hasattr(tokenizer, "decode"):
-        raise TypeError(f"tokenizer: a {type(tokenizer).__name__} is no path and has no decode()")
-    return str(tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))
+    if not isinstance(tokenizer, Tokenizer):
+        if not hasattr(tokenizer, "decode"):
+            raise TypeError(f"tokenizer: a {type(tokenizer).__name__} is no path and has no decode()")
+        return str(tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))
+    largest_id = int(token_ids.max()) if token_ids.size else 0
+    # A vocabulary may have holes, so an id may be larger than the number of tokens.
+    is_known = tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(largest_id) is not None
+    if largest_id >= tokenizer.vocabulary_size and not is_known:
+        raise TokenizerError(
+            f"{tokenizer.name}: id {largest_id} is not one of its {tokenizer.vocabulary_size:,} tokens",
+            hint="the dataset was made with another tokenizer; pass that one as tokenizer=",
+        )
+    return decode(tokenizer, token_ids.tolist())
 
 
 def load_recorded_tokenizer(prefix: str, manifest: Manifest | None, *, path: str | None = None) -> Tokenizer:
@@ -139,23 +147,6 @@ def _load_recorded_once(prefix: str, _: str) -> Tokenizer:
 
 
 @functools.lru_cache(maxsize=8)
-def _load_path_once(path: str) -> Tokenizer:
-    """Load a tokenizer once per process."""
-    from dsindex.text.tokenizer import load_tokenizer
-
-    return load_tokenizer(path)
-
-
-def _decode_ids(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
-    """Return the text of ids, all of which must be in the vocabulary."""
-    from dsindex.text.tokenizer import decode, shared_tokenizer
-
-    largest = int(ids.max()) if ids.size else 0
-    # A vocabulary may have holes, so an id may be larger than the number of tokens.
-    is_known = tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(largest) is not None
-    if largest >= tokenizer.vocabulary_size and not is_known:
-        raise TokenizerError(
-            f"{tokenizer.name}: id {largest} is not one of its {tokenizer.vocabulary_size:,} tokens",
-            hint="the dataset was made with another tokenizer; pass that one as tokenizer=",
-        )
-    return decode(tokenizer, ids.tolist())
+def _load_path_once(path: str, _: str) -> Tokenizer:
+    """Load the tokenizer at a path once per process and working folder."""
+    return load_with_options(None, path)

@@ -8,6 +8,7 @@ is a block, and its "tokens" are the numbers of the sequences in that block.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 SPECIAL_TOKENS_KEY = "special_tokens"
 TOKENS_KEY = "tokens"
-STACKED = ("tokens", "targets", "loss_mask", "position_ids")
+STACKED_FIELDS = ("tokens", "targets", "loss_mask", "position_ids")
 """Fields of a Block that have shape [L]."""
 
 
@@ -78,19 +79,12 @@ def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetB
         blocks: At least one block.
         as_torch: Return torch tensors, which own their memory.
     """
-    convert = tensors_of_same_type if as_torch else return_unchanged
+    convert = importlib.import_module("torch").from_numpy if as_torch else return_unchanged
     rows_by_field = {field.name: [getattr(block, field.name) for block in blocks] for field in fields(Block)}
     ends = np.array([boundaries[-1] for boundaries in rows_by_field["sequence_boundaries"]], np.int32)
-    batch: dict[str, Any] = {name: convert(np.stack(rows_by_field.pop(name))) for name in STACKED}
+    batch: dict[str, Any] = {name: convert(np.stack(rows_by_field.pop(name))) for name in STACKED_FIELDS}
     batch |= {name: [convert(array) for array in arrays] for name, arrays in rows_by_field.items()}
     return DatasetBatch(attention_lengths=convert(ends), **batch)
-
-
-def tensors_of_same_type(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch may not be installed
-    """Return an array as a tensor that shares its memory."""
-    import torch
-
-    return torch.from_numpy(array)
 
 
 @dataclass(eq=False)
@@ -251,8 +245,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         answers = self._patterns.read(record)
         sample: dict[str, Any] = {}
         for name in self._names:
-            value = answers.value(name)
-            if value is not None:
+            if (value := answers.value(name)) is not None:
                 sample[name] = self._tokenize(name, value)
         sample[SPECIAL_TOKENS_KEY] = dict(self.special_ids)
         return sample
@@ -325,18 +318,18 @@ class PackedInstructionDataset(Packs):
         self.prefix = locate_dataset(prefix)
         self._convert = tensor_maker(torch)
         self.sequence_length = sequence_length
-        self._shape = {"sequence_length": sequence_length, "pad_id": pad_id, "pad_to_multiple": pad_to_multiple}
+        self._block_options = {"sequence_length": sequence_length, "pad_id": pad_id, "pad_to_multiple": pad_to_multiple}
         dataset, self._mask = open_masked(self.prefix)
         lengths = dataset.sequence_lengths
         path = packing_prefix(self.prefix, sequence_length, pad_to_multiple)
-        read = partial(read_layout, path) if is_stored(f"{path}.idx") else lay_out_blocks
-        super().__init__(dataset, read(lengths, sequence_length=sequence_length, pad_to_multiple=pad_to_multiple))
+        lay_out = partial(read_layout, path) if is_stored(f"{path}.idx") else lay_out_blocks
+        super().__init__(dataset, lay_out(lengths, sequence_length=sequence_length, pad_to_multiple=pad_to_multiple))
 
     def _read(self, number: int) -> Block | dict[str, Any]:
         """Return one block, or with `torch` a dict of tensors."""
         numbers = self.plan.block(number).tolist()
         conversations = zip(self.dataset.__getitems__(numbers), self._mask.__getitems__(numbers), strict=True)
-        block = assemble_block(list(conversations), **self._shape)
+        block = assemble_block(list(conversations), **self._block_options)
         if self._convert is return_unchanged:
             return block
         return self._convert({field.name: getattr(block, field.name) for field in fields(block)})
@@ -390,17 +383,14 @@ def read_layout(
     conversations, starts = np.asarray(blocks.token_columns()[0][:]), starts_of(blocks.sequence_lengths)
     are_ids = conversations.dtype.kind in "iu" and bool(((conversations >= 0) & (conversations < len(lengths))).all())
     counts = np.bincount(conversations, minlength=len(lengths)) if are_ids else np.zeros(0)
+    hint = "build the packs again"
     # Sequences longer than a block were dropped when the layout was made.
     if len(counts) != len(lengths) or not np.array_equal(counts, lengths <= sequence_length):
-        raise FormatError(
-            f"{path}.bin: does not have each of {len(lengths)} sequences once", hint="build the packs again"
-        )
+        raise FormatError(f"{path}.bin: does not have each of {len(lengths)} sequences once", hint=hint)
     places = starts_of(-(-lengths[conversations] // pad_to_multiple) * pad_to_multiple)
-    fullest = int(np.diff(places[starts]).max(initial=0))
-    if fullest > sequence_length:
-        raise FormatError(
-            f"{path}.bin: a block has {fullest} tokens, more than {sequence_length}", hint="build the packs again"
-        )
+    max_block_tokens = int(np.diff(places[starts]).max(initial=0))
+    if max_block_tokens > sequence_length:
+        raise FormatError(f"{path}.bin: a block has {max_block_tokens} tokens, more than {sequence_length}", hint=hint)
     return BlockLayout(
         sequence_length=sequence_length,
         conversations=conversations.astype(np.int32, copy=False),

@@ -287,8 +287,8 @@ def read_manifest(prefix: str) -> Manifest | None:
 
 def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:
     """Whether the published files exist with their recorded sizes; only `dsindex verify` checks their content."""
-    found = ((find(f"{prefix}.{suffix}"), file) for suffix, file in manifest.content.digests.items())
-    return all(status is not None and status.size_bytes == file.size_bytes for status, file in found)
+    statuses_and_files = ((find(f"{prefix}.{suffix}"), file) for suffix, file in manifest.content.digests.items())
+    return all(status is not None and status.size_bytes == file.size_bytes for status, file in statuses_and_files)
 
 
 EXPORT_MANIFEST = "export.manifest.json"

@@ -162,7 +162,8 @@ class Phase(msgspec.Struct, frozen=True):
 
     begin: int
     """First sample of the phase."""
-    what: str
+    kind: str = msgspec.field(name="what")
+    """`first job`, `continued` or `schedule`."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -339,14 +340,14 @@ def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
 
     If there is no description, the path under its hash is returned.
     """
-    hashed = cache_files(folder, identifiers).description
-    if path_exists(hashed):
-        return hashed
+    hashed_path = cache_files(folder, identifiers).description
+    if path_exists(hashed_path):
+        return hashed_path
     for path in descriptions_in(folder, f"-{identifiers['class']}-{split_of(identifiers)}"):
         with contextlib.suppress(FormatError):  # it may be another program's file
             if read_description(path) == identifiers:
                 return path
-    return hashed
+    return hashed_path
 
 
 def find_cache(descriptions: Iterable[str], split: str | None, *, place: str) -> str:

@@ -36,11 +36,11 @@ RESERVE = 1 << 14
 """Documents that a group leaves to the next one, so that its last bins can still be filled exactly."""
 TAIL = 1 << 11
 """Number of documents at the end of an epoch that are packed in several orders."""
-ATTEMPTS = 32
+MAX_ATTEMPTS = 32
 """Most orders to try; the search stops early once no document of at most L tokens is cut."""
-CANDIDATES = 64
+MAX_CANDIDATES = 64
 """Most documents to try as one of a pair that fills a bin, and most documents whose subset sums are tried."""
-SCANNED = 1 << 12
+NUM_SCANNED = 1 << 12
 """Documents to scan for these candidates."""
 SUM_WORK = 64
 """Most steps of the subset-sum search, per document."""
@@ -113,10 +113,10 @@ def read_order(path: str, begin: int, count: int, num_epochs: int) -> NDArray[np
         raise InputError(f"{path} has {numbers.dtype} of shape {numbers.shape}", hint=hint)
     epochs: NDArray[np.integer[Any]] = numbers.reshape(-1, count)
     for number, epoch in enumerate(epochs):
-        seen = np.bincount(epoch[(epoch >= begin) & (epoch < begin + count)].astype(np.int64) - begin, minlength=count)
-        if not seen.all():
+        uses = np.bincount(epoch[(epoch >= begin) & (epoch < begin + count)].astype(np.int64) - begin, minlength=count)
+        if not uses.all():
             hint = f"each number from {begin} to {begin + count - 1} has to occur once per epoch"
-            raise InputError(f"{path}: document {begin + int(np.argmin(seen))} is not in epoch {number}", hint=hint)
+            raise InputError(f"{path}: document {begin + int(np.argmin(uses))} is not in epoch {number}", hint=hint)
     return epochs
 
 
@@ -156,7 +156,7 @@ def order_epoch(
     room, num_packed, _ = _pack_documents(documents, lengths, begin, length, width, room, epoch, seed, TAIL)
     # Few documents have few sums, so the last ones are packed in several orders and the best one is kept.
     tail, fewest_cut, last_room = documents[num_packed:].copy(), len(documents) + 1, room
-    for attempt in range(ATTEMPTS):
+    for attempt in range(MAX_ATTEMPTS):
         candidate = tail.copy() if attempt == 0 else rng.permutation(tail)
         end_room, _, num_cut = _pack_documents(candidate, lengths, begin, length, width, room, epoch, seed, 0)
         if num_cut < fewest_cut:
@@ -207,11 +207,11 @@ def _pack_documents(
         np.empty(capacity, np.int32),
         np.empty(width + 1, np.int32),
         np.empty(width + 1, np.int32),
-        np.empty(CANDIDATES, np.int64),
-        np.empty(CANDIDATES, np.int64),
+        np.empty(MAX_CANDIDATES, np.int64),
+        np.empty(MAX_CANDIDATES, np.int64),
         np.empty(2 * width + 2, np.int8),
     )
-    opened = np.empty(MAX_OPEN + CANDIDATES, np.int64)
+    opened = np.empty(MAX_OPEN + MAX_CANDIDATES, np.int64)
     num_read: Any = 0
     num_written: Any = 0
     num_unpacked: Any = 0
@@ -353,7 +353,7 @@ def _fill_room(pool: _Pool, cursor: int, count: int, room: int, width: int, work
         return num_chosen, work_done
     # Cut a long document if one is near, otherwise the next document that does not fit.
     pool.chosen[0] = cursor
-    for place in range(cursor, min(count, cursor + SCANNED)):
+    for place in range(cursor, min(count, cursor + NUM_SCANNED)):
         if not pool.used[place] and pool.sizes[place] > room:
             if pool.is_long[place]:
                 pool.chosen[0] = place
@@ -368,7 +368,7 @@ def _fill_with_two(pool: _Pool, cursor: int, count: int, room: int, width: int) 
     """Choose two documents that fill the room together; return whether there are any."""
     num_tried = 0
     chosen_size: Any = 0
-    for place in range(cursor, min(count, cursor + SCANNED)):
+    for place in range(cursor, min(count, cursor + NUM_SCANNED)):
         size: Any = np.int64(pool.sizes[place])
         if pool.used[place] or size == 0:
             continue
@@ -376,7 +376,7 @@ def _fill_with_two(pool: _Pool, cursor: int, count: int, room: int, width: int) 
             chosen_size = size
             break
         num_tried += 1
-        if num_tried == CANDIDATES:
+        if num_tried == MAX_CANDIDATES:
             break
     if not chosen_size:
         for size in range(max(1, room - width), room // 2 + 1):
@@ -395,8 +395,8 @@ def _fill_with_two(pool: _Pool, cursor: int, count: int, room: int, width: int) 
 def _fill_with_many(pool: _Pool, cursor: int, count: int, room: int) -> tuple[int, int]:
     """Choose a subset of the next documents whose sizes sum to the room; return how many, and the work."""
     sums, num_candidates, step = pool.sums, 0, 0
-    for place in range(cursor, min(count, cursor + SCANNED)):
-        if num_candidates == CANDIDATES:
+    for place in range(cursor, min(count, cursor + NUM_SCANNED)):
+        if num_candidates == MAX_CANDIDATES:
             break
         if not pool.used[place] and 0 < pool.sizes[place] < room:
             pool.candidates[num_candidates] = place

@@ -147,12 +147,12 @@ def count_samples(num_tokens: int, *, rule: SampleRule) -> int:
     >>> count_samples(265, rule=SampleRule(sequence_length=30))
     8
     """
-    available = num_tokens - int(rule.extra_token)
-    if available <= 0:
+    available_tokens = num_tokens - int(rule.extra_token)
+    if available_tokens <= 0:
         return 0
     if rule.keep_partial:
-        return math.ceil(np.float32(available) / np.float32(rule.sequence_length))
-    return available // rule.sequence_length
+        return math.ceil(np.float32(available_tokens) / np.float32(rule.sequence_length))
+    return available_tokens // rule.sequence_length
 
 
 def samples_for_epochs(epochs: Fraction, tokens_per_epoch: int, *, rule: SampleRule) -> int:

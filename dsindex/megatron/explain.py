@@ -1,7 +1,7 @@
 """Explain why a job would not find its cache: which settings differ, or what changed since the cache was built.
 
-Megatron looks for a file named by a hash, and rebuilds everything if it is missing. This module compares the wanted
-description with those in a folder, setting by setting.
+Megatron looks for a file named by a hash, and rebuilds everything if it is missing. This module compares the job's
+description with the descriptions in a folder, setting by setting.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ def explain_cache(
     Args:
         job: The job's description.
         files: The paths where the job looks for the cache.
-        prefix: The dataset's files on this machine, which are checked for changes; None to skip the check.
+        prefix: Prefix of the dataset's files on this machine, which are checked for changes; None to skip the check.
         settings: The job's options that the hash does not cover; None to skip the comparison.
     """
     folder = os.path.dirname(files.stem) or "."
     dataset = job["dataset_path"] if job["class"] != BLENDED_CLASS else f"blend of {len(job['datasets'])}"
     name = f"{dataset}, split {split_of(job)}, {os.path.basename(files.stem)[:8]}…"
-    missing = [os.path.basename(path) for path in files.paths if not os.path.isfile(path)]
-    if missing:
-        incomplete = [f"the cache is incomplete, so the job builds it again: {', '.join(missing)} is missing"]
-        sentences = _compare_with_nearest(job, folder) if len(missing) == len(files.paths) else incomplete
+    missing_files = [os.path.basename(path) for path in files.paths if not os.path.isfile(path)]
+    if missing_files:
+        reasons = [f"the cache is incomplete, so the job builds it again: {', '.join(missing_files)} is missing"]
+        sentences = _compare_with_nearest(job, folder) if len(missing_files) == len(files.paths) else reasons
         return Finding(name=name, found=False, sound=False, sentences=tuple(sentences))
     record = files.read_record()
     faults = tuple(_find_faults(files, record, prefix, settings))
@@ -152,8 +152,8 @@ def _compare_with_nearest(job: Mapping[str, Any], folder: str) -> Iterator[str]:
     if not differences:
         yield f"{name} is the same, but its name is not its hash: it was renamed or edited, so the job builds again"
         return
-    nearby = f"the most similar of {len(pairs)} differs" if len(pairs) > 1 else "the only one in the folder differs"
-    yield f"no cache with this hash; {nearby} ({name}):"
+    comparison = f"the most similar of {len(pairs)} differs" if len(pairs) > 1 else "the only one in the folder differs"
+    yield f"no cache with this hash; {comparison} ({name}):"
     yield from differences
 
 

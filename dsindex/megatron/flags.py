@@ -62,7 +62,7 @@ _MODEL_CLASSES = {
 }
 """The classes of 0.16 to 0.19, by the `model_type` of a tokenizer's metadata."""
 _MAIN_CLASS = f"{_TEXT}.text_tokenizer.MegatronTokenizerText"
-_NEEDED = {**dict.fromkeys(MODEL_TYPES, ("tokenizer_model",)), "NullTokenizer": ("vocab_size",)}
+_NEEDED_FLAGS = {**dict.fromkeys(MODEL_TYPES, ("tokenizer_model",)), "NullTokenizer": ("vocab_size",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ def _check_tokenizer(tokenizer: JobTokenizer) -> None:
     if tokenizer.legacy_tokenizer:
         hint = "start the job once, and give a description.txt of it as --like, in place of --megatron-release"
         raise UsageError("--legacy-tokenizer: the names of its caches do not follow from flags", hint=hint)
-    for name in _NEEDED.get(kind, ()):
+    for name in _NEEDED_FLAGS.get(kind, ()):
         if not getattr(tokenizer, name):
             raise UsageError(f"--tokenizer-type {kind} needs --{name.replace('_', '-')}, spelled as in the job")
 
@@ -253,9 +253,9 @@ def _check_length(length: TrainingLength) -> int:
         raise UsageError("give either --train-iters or --train-samples, as Megatron needs unless it has --skip-train")
     batch, validates = length.global_batch_size, length.eval_interval or length.full_validation or length.skip_train
     if batch is None or not validates:
-        missing = ["--global-batch-size"] * (batch is None) + ["--eval-interval or --full-validation"] * (not validates)
+        flags = ["--global-batch-size"] * (batch is None) + ["--eval-interval or --full-validation"] * (not validates)
         hint = "without a job, give --num-samples"
-        raise UsageError(f"--train-iters and --train-samples need {' and '.join(missing)}", hint=hint)
+        raise UsageError(f"--train-iters and --train-samples need {' and '.join(flags)}", hint=hint)
     if ramp is not None and length.release is None and samples is not None:
         raise UsageError("--rampup-batch-size needs --megatron-release", hint="releases from 0.18 on ignore it")
     if ramp is not None and is_before(length.release, "0.18"):

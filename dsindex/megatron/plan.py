@@ -476,11 +476,11 @@ def find_needed_caches(
         LimitError: If Megatron would loop forever, stop, or run past the data.
     """
     matrix = settings.matrix or (WHOLE,) * len(SPLIT_NAMES)
-    used = {split: blend for split, blend in enumerate(blends) if blend is not None and matrix[split] is not None}
-    planner = _Planner(settings, counts, job_path, *_name_caches(settings, counts, used.values()))
+    by_split = {split: blend for split, blend in enumerate(blends) if blend is not None and matrix[split] is not None}
+    planner = _Planner(settings, counts, job_path, *_name_caches(settings, counts, by_split.values()))
     blended: dict[str, BlendedCache] = {}
     for phase in sizes:
-        for split, blend in used.items():
+        for split, blend in by_split.items():
             cache = planner.plan_split(split, blend, phase[split])
             if cache is not None:
                 blended.setdefault(repr(cache.identifiers), cache)
@@ -515,8 +515,8 @@ class _Planner:
             return None
         if blend.weights is not None and size is not None:
             total = size if settings.is_maxtext else sum(requested_samples(blend.weights, size))
-            requests = requested_samples(blend.weights, size, surplus=settings.surplus)
-            pairs = zip(blend.prefixes, requests, strict=True)
+            sample_counts = requested_samples(blend.weights, size, surplus=settings.surplus)
+            pairs = zip(blend.prefixes, sample_counts, strict=True)
             datasets = [self._plan_dataset(prefix, split, count) for prefix, count in pairs]
             return self._plan_blend(datasets, split, normalise(normalise(list(blend.weights))), total, size)
         if settings.is_maxtext:
@@ -612,9 +612,9 @@ def _name_caches(
     if settings.tokenizer is not None:
         return {}, [None] * len(SPLIT_NAMES)
     bases = {prefix: os.path.basename(prefix) for prefix in prefixes}
-    repeated = Counter(bases.values())
+    counts_by_base = Counter(bases.values())
     names = {
-        prefix: f"{number}-{base}" if repeated[base] > 1 else base
+        prefix: f"{number}-{base}" if counts_by_base[base] > 1 else base
         for number, (prefix, base) in enumerate(bases.items())
     }
     return names, ["blend"] * len(SPLIT_NAMES)

@@ -42,7 +42,7 @@ SWITCHES = {
     *("multiple_validation_sets", "fim_data"),
     *(flag.name for flag in (*fields(TrainingLength), *fields(JobTokenizer)) if flag.default is False),
 }
-REFUSED = {
+REFUSED_FLAGS = {
     "mock_data": "such a job makes up its data and looks for no caches",
     "sft": "in all releases so far, such a job reads JSONL and looks for no caches",
     "encoder_seq_length": "pretrain_gpt.py cuts samples by --seq-length; use that",
@@ -89,8 +89,8 @@ def read_command(
     _check_flags([flag for flag, _ in job], script, release, command)
     for flag, values in (*launcher, *job):
         name = flag[2:].replace("-", "_")
-        if name in REFUSED or (name == "dataloader_type" and values == ["external"]):
-            raise InputError(f"{flag}: {REFUSED.get(name, 'a loader of the job itself looks for no caches')}")
+        if name in REFUSED_FLAGS or (name == "dataloader_type" and values == ["external"]):
+            raise InputError(f"{flag}: {REFUSED_FLAGS.get(name, 'a loader of the job itself looks for no caches')}")
         if name in SIZES and values[:1] and values[0].isdecimal():
             sizes[name] = int(values[0])
         if name in NAMES:
@@ -119,16 +119,16 @@ def _split_command(words: Sequence[str]) -> tuple[str, list[Flag], list[Flag]]:
     Raises:
         InputError: If the command runs a shell script, or a script whose caches cannot be prepared.
     """
-    place = next((place for place, word in enumerate(words) if word.endswith(".py")), -1)
-    script = os.path.basename(words[place]) if place >= 0 else ""
+    position = next((position for position, word in enumerate(words) if word.endswith(".py")), -1)
+    script = os.path.basename(words[position]) if position >= 0 else ""
     if _OTHER_SCRIPT.fullmatch(script):
         raise InputError(f"{script} has datasets of its own; only caches of pretrain_gpt.py's kind can be prepared")
     shell = next(filter(_SHELL_SCRIPT.fullmatch, reversed(words)), None)
     if not script and shell is not None:
         hint = "put `echo` before that command in the script, run the script, and paste its output after --"
         raise InputError(f"{shell}: scripts are not read, only the command that starts pretrain_gpt.py", hint=hint)
-    launcher = [flag for flag in _parse_flags(words[: place + 1]) if flag[0][2:].replace("-", "_") in LAUNCHER_SIZES]
-    return script, launcher, _parse_flags(words[place + 1 :])
+    launcher = [flag for flag in _parse_flags(words[: position + 1]) if flag[0][2:].replace("-", "_") in LAUNCHER_SIZES]
+    return script, launcher, _parse_flags(words[position + 1 :])
 
 
 def _parse_flags(words: Sequence[str]) -> list[Flag]:
@@ -149,12 +149,12 @@ def _check_flags(flags: Sequence[str], script: str, release: str | None, command
         InputError: If one of Megatron's scripts would stop at a flag.
     """
     known_flags = read_job_flags(release)
-    unknown = [flag for flag in dict.fromkeys(flags) if flag not in known_flags]
-    if not unknown:
+    unknown_flags = [flag for flag in dict.fromkeys(flags) if flag not in known_flags]
+    if not unknown_flags:
         return
-    matches = {flag: difflib.get_close_matches(flag.replace("_", "-"), known_flags, n=1) for flag in unknown}
+    matches = {flag: difflib.get_close_matches(flag.replace("_", "-"), known_flags, n=1) for flag in unknown_flags}
     hint = "; ".join(f"instead of {flag}, did you mean {names[0]}?" for flag, names in matches.items() if names) or None
-    problem = f"Megatron {release or 'of any known release'} has no {', '.join(unknown)}"
+    problem = f"Megatron {release or 'of any known release'} has no {', '.join(unknown_flags)}"
     if not script or script.startswith("pretrain_"):
         raise InputError(f"{problem}: the job would stop at once", hint=hint)
     command.notes.append(f"{problem}: {script} has to define it{'' if hint is None else f'; {hint}'}")

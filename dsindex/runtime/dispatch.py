@@ -51,8 +51,8 @@ class _Flight(Generic[K]):
     """Sort key; the error of the first call is reported: calls of the job, then released calls, as they began."""
     begins: float = 0.0
     """When the next attempt begins (time.monotonic), if the call waits for a retry."""
-    failures: int = 0
-    lost: int = 0
+    num_failures: int = 0
+    num_lost: int = 0
 
 
 class Dispatch(Generic[K]):
@@ -115,44 +115,44 @@ class Dispatch(Generic[K]):
         self._paused = [flight for flight in self._paused if flight.begins > now]
         room = self._executor.slots + self._executor.backlog  # executors grow and shrink with their cluster
         while self._fault is None and len(self._flights) + len(self._paused) + len(ready) < room:
-            follows = bool(self._released)
-            following = self._released.popleft() if follows else next(self._calls, None)
-            if following is None:
+            is_released = bool(self._released)
+            key_and_call = self._released.popleft() if is_released else next(self._calls, None)
+            if key_and_call is None:
                 break
             self._num_begun += 1
-            ready.append(_Flight(*following, turn=(follows, self._num_begun)))
+            ready.append(_Flight(*key_and_call, turn=(is_released, self._num_begun)))
         for flight in ready:
-            deadline = max(self._executor.deadline_seconds, flight.call.seconds) * 2**flight.lost
+            deadline = max(self._executor.deadline_seconds, flight.call.seconds) * 2**flight.num_lost
             self._flights[self._executor.start(flight.call, deadline_seconds=deadline)] = flight
 
     def _handle_fault(self, flight: _Flight[K], error: BaseException, *, worker_lost: bool) -> None:
         """Schedule a retry if one may help; otherwise keep the error, unless an earlier call has one."""
-        used = budget = 0
+        tries = most_tries = 0
         if worker_lost:
-            flight.lost += 1
+            flight.num_lost += 1
             self._executor.lost_workers += 1
-            used, budget = flight.lost, MOST_LOST_WORKERS
+            tries, most_tries = flight.num_lost, MOST_LOST_WORKERS
         elif is_machine_fault(error):
-            flight.failures += 1
-            used, budget = flight.failures, MOST_FAILURES
-        if used < budget:
+            flight.num_failures += 1
+            tries, most_tries = flight.num_failures, MOST_FAILURES
+        if tries < most_tries:
             self._executor.retries += 1
-            pause = PAUSE_SECONDS * 2 ** (flight.failures + flight.lost - 1)
+            pause = PAUSE_SECONDS * 2 ** (flight.num_failures + flight.num_lost - 1)
             flight.begins = time.monotonic() + pause
             self._paused.append(flight)
             return
-        if used:
+        if tries:
             call, cause = flight.call, error
             last = cause.sentence if isinstance(cause, DsindexError) else cause
-            error = TaskError(f"{call.name} ({call.place}): given up after {used} attempts; the last failed: {last}")
+            error = TaskError(f"{call.name} ({call.place}): given up after {tries} attempts; the last failed: {last}")
             error.__cause__ = cause
         if self._fault is None or flight.turn < self._fault[0]:
             self._fault = (flight.turn, error)
             self._abandon(lambda other: other.turn > flight.turn)  # their results are no longer needed
 
-    def _abandon(self, unwanted: Callable[[_Flight[K]], bool]) -> None:
-        self._paused = [flight for flight in self._paused if not unwanted(flight)]
-        attempt_ids = {attempt_id for attempt_id, flight in self._flights.items() if unwanted(flight)}
+    def _abandon(self, is_unwanted: Callable[[_Flight[K]], bool]) -> None:
+        self._paused = [flight for flight in self._paused if not is_unwanted(flight)]
+        attempt_ids = {attempt_id for attempt_id, flight in self._flights.items() if is_unwanted(flight)}
         for attempt_id in attempt_ids:
             del self._flights[attempt_id]
         self._executor.abandon(attempt_ids)
@@ -160,14 +160,14 @@ class Dispatch(Generic[K]):
 
 def run_in_order(executor: Executor, calls: Iterable[Call]) -> Generator[Any]:
     """Run calls with a Dispatch, and yield their results in the order of the calls; results must be small."""
-    ended: dict[int, Any] = {}
-    upcoming = 0
+    values_by_number: dict[int, Any] = {}
+    next_number = 0
     with contextlib.closing(Dispatch(executor, enumerate(calls)).run()) as results:
         for number, value in results:
-            ended[number] = value
-            while upcoming in ended:
-                yield ended.pop(upcoming)
-                upcoming += 1
+            values_by_number[number] = value
+            while next_number in values_by_number:
+                yield values_by_number.pop(next_number)
+                next_number += 1
 
 
 def is_machine_fault(error: BaseException) -> bool:
@@ -216,9 +216,9 @@ def cluster_address(config: ExecutorConfig) -> str | None:
     RAY_ADDRESS counts for jobs with a work folder, for drivers that a cluster's job server started, and if the options
     name Ray or the address `auto`. Other commands need no cluster, so a stale RAY_ADDRESS does not stop them.
     """
-    looks_around = isinstance(config, WorkConfig) or config.executor == "ray" or JOB_VARIABLE in os.environ
-    elsewhere = os.environ.get("RAY_ADDRESS") if looks_around or config.address == "auto" else None
-    address = elsewhere or config.address if config.address in {None, "auto"} else config.address
+    reads_environment = isinstance(config, WorkConfig) or config.executor == "ray" or JOB_VARIABLE in os.environ
+    environment_address = os.environ.get("RAY_ADDRESS") if reads_environment or config.address == "auto" else None
+    address = environment_address or config.address if config.address in {None, "auto"} else config.address
     return None if address == "local" else address
 
 
@@ -239,14 +239,14 @@ def make_executor(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes
     # Ray reads this at import. Without it, Ray warns about tasks that wait for a node, which is normal here.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "tasks with infeasible resource requests")
     address = cluster_address(config)
-    own_token: dict[str, str] = {}
+    private_token: dict[str, str] = {}
     if address is None and "RAY_AUTH_MODE" not in os.environ:  # otherwise Ray writes a token into the home folder
-        own_token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    os.environ.update(own_token)
+        private_token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    os.environ.update(private_token)
     try:
         from dsindex.runtime.ray import RayExecutor  # Ray takes 0.7 s to import
 
         return RayExecutor(address=address, workers=config.workers)
     finally:
-        for name in own_token:
+        for name in private_token:
             del os.environ[name]

@@ -107,9 +107,9 @@ class Worker:
 
     def take_unsent(self, call: Call) -> list[Shared]:
         """Return the shared values of a call that this worker lacks, and count them as sent."""
-        new = [each for each in call.arguments if isinstance(each, Shared) and each.key not in self.received]
-        self.received.update(each.key for each in new)
-        return new
+        unsent = [arg for arg in call.arguments if isinstance(arg, Shared) and arg.key not in self.received]
+        self.received.update(arg.key for arg in unsent)
+        return unsent
 
 
 class Executor(ABC):
@@ -144,9 +144,9 @@ class Executor(ABC):
         self._num_starting = 0
         self._ended: queue.SimpleQueue[tuple[Worker, Future[Any]]] = queue.SimpleQueue()
         """Workers whose futures ended. Thanks to the queue, waiting costs the same for any number of workers."""
-        self._looks_from = 0.0
+        self._next_check = 0.0
         self._num_attempts = 0
-        self._hires_from = 0.0
+        self._next_hire = 0.0
         self._failing_since: float | None = None
 
     @abstractmethod
@@ -191,23 +191,23 @@ class Executor(ABC):
             TaskError: If no worker can start.
         """
         self._assign()
-        ended = []
+        finished = []
         with contextlib.suppress(queue.Empty):
-            ended.append(self._ended.get(timeout=timeout))
+            finished.append(self._ended.get(timeout=timeout))
             while True:
-                ended.append(self._ended.get_nowait())
-        outcomes = [self._take(worker, future) for worker, future in ended if worker.future is future]
+                finished.append(self._ended.get_nowait())
+        outcomes = [self._handle_finished(worker, future) for worker, future in finished if worker.future is future]
         now = time.monotonic()
-        if now >= self._looks_from:
-            self._looks_from = now + DEADLINE_POLL_SECONDS
-            outcomes += [self._give_up(worker) for worker in list(self._workers) if worker.ends <= now]
+        if now >= self._next_check:
+            self._next_check = now + DEADLINE_POLL_SECONDS
+            outcomes += [self._end_overdue(worker) for worker in list(self._workers) if worker.ends <= now]
         self._assign()  # keeps workers busy while the driver handles these outcomes
         return [outcome for outcome in outcomes if outcome is not None]
 
     def abandon(self, attempt_ids: Set[int]) -> None:
         """Stop attempts by ending their workers; their outcomes will not be reported."""
-        self._queue = deque(entry for entry in self._queue if entry[0] not in attempt_ids)
-        for worker in [each for each in self._workers if each.attempt_id in attempt_ids]:
+        self._queue = deque(attempt for attempt in self._queue if attempt[0] not in attempt_ids)
+        for worker in [candidate for candidate in self._workers if candidate.attempt_id in attempt_ids]:
             self._lay_off(worker)
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class Executor(ABC):
     def _assign(self) -> None:
         """Hire workers if attempts wait for one, and give queued attempts to idle workers."""
         missing = len(self._queue) - len(self._idle) - self._num_starting
-        if missing > 0 and time.monotonic() >= self._hires_from:
+        if missing > 0 and time.monotonic() >= self._next_hire:
             self._hire(min(missing, self.most_workers - len(self._workers)))
         while self._queue and self._idle:
             worker, (attempt_id, call, seconds) = self._idle.pop(), self._queue[0]
@@ -260,12 +260,12 @@ class Executor(ABC):
                 raise TaskError(f"no worker can start ({error.strerror})", hint=hint) from error
             self.most_workers = len(self._workers)
 
-    def _take(self, worker: Worker, future: Future[Any]) -> Outcome | None:
+    def _handle_finished(self, worker: Worker, future: Future[Any]) -> Outcome | None:
         """Handle a finished future: either a worker started, or its attempt ended."""
         attempt_id, worker.attempt_id, worker.ends = worker.attempt_id, None, math.inf
         self._num_starting -= attempt_id is None
         try:
-            answer = self.result_of(future)
+            result = self.result_of(future)
         except self.lost as error:
             worker.pid = None
             self._lay_off(worker)
@@ -277,11 +277,11 @@ class Executor(ABC):
         worker.future = None
         self._idle.append(worker)
         if attempt_id is not None:
-            return Outcome(attempt_id, *answer)
-        worker.pid, self._failing_since = answer, None
+            return Outcome(attempt_id, *result)
+        worker.pid, self._failing_since = result, None
         return None
 
-    def _give_up(self, worker: Worker) -> Outcome:
+    def _end_overdue(self, worker: Worker) -> Outcome:
         """End a worker whose attempt is past its deadline."""
         self._lay_off(worker)
         reason = TaskError("it did not end in time", hint="check the files that it reads, or raise --shard-deadline")
@@ -289,7 +289,7 @@ class Executor(ABC):
 
     def _hire_later(self, error: Exception) -> None:
         now = time.monotonic()
-        self._hires_from = now + HIRE_SECONDS
+        self._next_hire = now + HIRE_SECONDS
         self._failing_since = self._failing_since or now
         if now - self._failing_since >= FAILING_SECONDS:
             hint = f"install dsindex {__version__} on every node, and check the folder and environment of its workers"
@@ -333,15 +333,15 @@ class ProcessExecutor(Executor):
     def give(self, worker: Worker, call: Call) -> Future[Any]:
         """Send a call, with only those shared values that the process lacks."""
         new = worker.take_unsent(call)
-        known = (Shared(each.key) if isinstance(each, Shared) and each not in new else each for each in call.arguments)
-        future: Future[Any] = worker.handle.submit(run_guarded, call.function, tuple(known))
+        arguments = (Shared(arg.key) if isinstance(arg, Shared) and arg not in new else arg for arg in call.arguments)
+        future: Future[Any] = worker.handle.submit(run_guarded, call.function, tuple(arguments))
         return future
 
     def hire(self) -> tuple[Worker, Future[Any]]:
         """Spawn a process."""
         spawn = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_end_with_driver)
-        with _spawning():
+        with _isolate_spawned():
             return Worker(handle=pool), pool.submit(begin_worker)
 
     def end(self, worker: Worker) -> None:
@@ -373,7 +373,7 @@ def _end_with_driver() -> None:
 
 
 @contextlib.contextmanager
-def _spawning() -> Iterator[None]:
+def _isolate_spawned() -> Iterator[None]:
     """Keep spawned processes from rerunning the calling script and from receiving Ctrl-C, which the driver handles."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -392,15 +392,15 @@ def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple
     The traceback, which cannot be pickled, is added as a note.
     """
     try:
-        return function(*(each.take() if isinstance(each, Shared) else each for each in arguments)), None
+        return function(*(arg.take() if isinstance(arg, Shared) else arg for arg in arguments)), None
     except BaseException as error:  # noqa: BLE001 - the driver handles every error
-        sent: Exception = RuntimeError(f"{type(error).__name__}: {error}")
+        sent_error: Exception = RuntimeError(f"{type(error).__name__}: {error}")
         if isinstance(error, Exception):
             with contextlib.suppress(Exception):  # pickling runs code of the error's class
                 pickle.loads(pickle.dumps(error))  # noqa: S301 - it was made here
-                sent = error
-        sent.add_note("".join(traceback.format_exception(error)))
-        return None, sent
+                sent_error = error
+        sent_error.add_note("".join(traceback.format_exception(error)))
+        return None, sent_error
 
 
 def last_line(error: BaseException) -> str:

@@ -134,51 +134,51 @@ def find_paths(
         InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
     """
     forget_commits()
-    found: list[InputPath] = []
+    paths: list[InputPath] = []
     has_folders = False
-    for entry in [*_given(patterns, standard_input), *_listed(lists)]:
+    for entry in [*_expand_patterns(patterns, standard_input), *_expand_lists(lists)]:
         if entry.is_standard_input or not is_folder(entry.path):
-            found += [] if _is_excluded(entry.path.split("/"), exclude) else [entry]
+            paths += [] if _is_excluded(entry.path.split("/"), exclude) else [entry]
             continue
         has_folders = True
         with entry.prefix_errors():
             files = find_folder_files(entry.path, split, config=config, exclude=exclude, say=say)
-        found += [_found(path, entry.origin, status) for path, status in files]
+        paths += [_pin_path(path, entry.origin, status) for path, status in files]
     for flag, name in (("split", split), ("config", config)):
         if name is not None and not has_folders:
             raise InputError(f"--input-{flag} {name}: no input is a folder", hint="leave the option out")
-    if not found:
+    if not paths:
         raise InputError("--exclude leaves no input", hint="exclude fewer files")
-    return found
+    return paths
 
 
 def _is_excluded(parts: Sequence[str], exclude: Sequence[str]) -> bool:
     return any(is_match(parts[n:], pattern.split("/")) for pattern in exclude for n in range(len(parts)))
 
 
-def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[InputPath]:
+def _expand_patterns(patterns: Iterable[str], standard_input: str | None) -> Iterator[InputPath]:
     for pattern in patterns:
         if pattern != STANDARD_INPUT:
             for path, status in expand_pattern(locate(pattern)):
-                yield _found(path, status=status)
+                yield _pin_path(path, status=status)
         elif standard_input is not None:
             yield InputPath(path=pattern, absolute_path=standard_input)
         else:
             raise InputError("-: a later build cannot read standard input again", hint="save it to a file")
 
 
-def _listed(lists: Iterable[str]) -> Iterator[InputPath]:
+def _expand_lists(lists: Iterable[str]) -> Iterator[InputPath]:
     for path in lists:
         for origin, entry in _read_list(path):
             with InputPath(path=entry, absolute_path="", origin=origin).prefix_errors():
-                found = _found(entry, origin)
-            yield found
+                input_path = _pin_path(entry, origin)
+            yield input_path
 
 
-def _found(path: str, origin: str = "", status: InputStatus | None = None) -> InputPath:
+def _pin_path(path: str, origin: str = "", status: InputStatus | None = None) -> InputPath:
     path = pin(locate(path))
-    known = absolute(path)
-    return InputPath(path=path, absolute_path=path if path == known else known, origin=origin, status=status)
+    full_path = absolute(path)
+    return InputPath(path=path, absolute_path=path if path == full_path else full_path, origin=origin, status=status)
 
 
 def _read_list(path: str) -> Iterator[tuple[str, str]]:
@@ -201,9 +201,9 @@ def _read_list(path: str) -> Iterator[tuple[str, str]]:
         raise InputError(f"{path}: the list has no path", hint="check --input-list")
     for number, entry in entries:
         if len(entry) > MAX_PATH_BYTES:
-            what = f"{len(entry)} bytes are too long for a path"
+            problem = f"{len(entry)} bytes are too long for a path"
             hint = "--input-list takes lists of paths, --input takes files with records"
-            raise InputError(f"{path}, {unit} {number}: {what}", hint=hint)
+            raise InputError(f"{path}, {unit} {number}: {problem}", hint=hint)
         yield f"{path}, {unit} {number}", os.fsdecode(entry)
 
 
@@ -240,49 +240,49 @@ def find_folder_files(
         InputError: If there is no data file, a folder cannot be read, the split is ambiguous, a file of a numbered
             set is missing, or a file seems to exist in two formats.
     """
-    listed = list_files(folder)
-    in_order = sorted(listed, key=lambda parts: [*map(os.fsencode, parts)])
+    listing = list_files(folder)
+    in_order = sorted(listing, key=lambda parts: [*map(os.fsencode, parts)])
     names: defaultdict[Parts, set[str]] = defaultdict(set)
-    for parts in listed:
+    for parts in listing:
         for depth, name in enumerate(parts):
             names[parts[:depth]].add(name)
     revisions = [names[*place, "snapshots"] for place, inside in [*names.items()] if inside >= {"blobs", "snapshots"}]
-    if several := next((each for each in revisions if len(each) > 1), None):
-        what = f"snapshots has {len(several)} revisions ({', '.join(sorted(several))})"
-        raise InputError(f"{folder}: {what}", hint="name the folder of one of them")
+    if several := next((snapshots for snapshots in revisions if len(snapshots) > 1), None):
+        problem = f"snapshots has {len(several)} revisions ({', '.join(sorted(several))})"
+        raise InputError(f"{folder}: {problem}", hint="name the folder of one of them")
     _refuse_table_formats(folder, names)
-    saved = {place: _saved_files(folder, place) for place, inside in names.items() if _STATE_FILE in inside}
+    saved = {place: _read_saved_files(folder, place) for place, inside in names.items() if _STATE_FILE in inside}
     splits = {
         parts: next((name for at, name in enumerate(parts[:-1]) if _DICT_FILE in names[parts[:at]]), find_split(parts))
         for parts in in_order
         if _is_data(parts, names, saved.get(parts[:-1])) and not _is_excluded(parts, exclude)
     }
-    configured = _configured_files(folder, config)
+    configured = _read_configured_files(folder, config)
     if configured is not None:
         named = {parts: [split for split, path in configured if is_match(parts, path.split("/"))] for parts in splits}
-        splits = {parts: canonical_split(own[0]) if own[0] else splits[parts] for parts, own in named.items() if own}
+        splits = {file: canonical_split(hits[0]) if hits[0] else splits[file] for file, hits in named.items() if hits}
     if not splits:
         raise InputError(
             f"{folder}: no file with records ({', '.join(DATA_SUFFIXES)}, also compressed) is in this folder; it has "
-            f"{_kinds(in_order) or 'no files'}",
+            f"{_describe_files(in_order) or 'no files'}",
             hint="name other files by a pattern",
         )
     chosen = _choose_split(folder, splits, split)
-    skipped = [parts for parts in listed.keys() - chosen if not parts[-1].startswith((".", "_"))]
-    say(f"{folder}: reads {_kinds(chosen)}" + (f"; skips {_kinds(skipped)}" if skipped else ""))
-    files = [listed[parts] for parts in chosen]
+    skipped = [parts for parts in listing.keys() - chosen if not parts[-1].startswith((".", "_"))]
+    say(f"{folder}: reads {_describe_files(chosen)}" + (f"; skips {_describe_files(skipped)}" if skipped else ""))
+    files = [listing[parts] for parts in chosen]
     require_all_parts(path for path, _ in files if not exclude)
     _require_one_format(path for path, _ in files)
     return files
 
 
-def _kinds(files: Iterable[Parts]) -> str:
+def _describe_files(files: Iterable[Parts]) -> str:
     """Describe files by suffix and count, the most frequent first; a suffix with a single file shows its name."""
     names = defaultdict[str, list[str]](list)
     for *_, name in files:
         names[os.path.splitext(name)[1] or "without suffix"].append(name)
     ordered = sorted(names.items(), key=lambda item: (-len(item[1]), item[0]))[:_SHOWN_KINDS]
-    return ", ".join(own[0] if len(own) == 1 else f"{len(own):,} {kind}" for kind, own in ordered)
+    return ", ".join(group[0] if len(group) == 1 else f"{len(group):,} {kind}" for kind, group in ordered)
 
 
 def data_stem(name: str) -> str | None:
@@ -314,9 +314,9 @@ def _refuse_table_formats(folder: str, names: Mapping[Parts, set[str]]) -> None:
     for place, inside in names.items():
         is_iceberg = any(name.endswith(".metadata.json") for name in names.get((*place, "metadata"), ()))
         if "_delta_log" in inside or is_iceberg:
-            what = "an Iceberg table" if is_iceberg else "a Delta table"
+            table = "an Iceberg table" if is_iceberg else "a Delta table"
             raise InputError(
-                f"{join_path(folder, '/'.join(place))}: this is {what}, whose log says which of its files count",
+                f"{join_path(folder, '/'.join(place))}: this is {table}, whose log says which of its files count",
                 hint="export the rows as Parquet, for example COPY (FROM "
                 + ("iceberg_scan" if is_iceberg else "delta_scan")
                 + "('FOLDER')) TO 'rows.parquet' in DuckDB",
@@ -332,16 +332,16 @@ class _State(Struct):
     indices: list[object] | None = msgspec.field(default=None, name="_indices_data_files")
 
 
-def _saved_files(folder: str, place: Parts) -> set[str] | None:
+def _read_saved_files(folder: str, place: Parts) -> set[str] | None:
     """Return the files that a state.json of Dataset.save_to_disk names; None if the state.json has another origin.
 
     Raises:
         InputError: If it cannot be read, or the records are not in the order of the files.
     """
     path = join_path(folder, "/".join([*place, _STATE_FILE]))
-    found = store_of(path).read(path)
+    content_and_version = store_of(path).read(path)
     try:
-        state = msgspec.json.decode(b"{}" if found is None else found[0], type=_State)
+        state = msgspec.json.decode(b"{}" if content_and_version is None else content_and_version[0], type=_State)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}", hint="save the dataset again with datasets.save_to_disk") from error
     if state.indices:
@@ -364,12 +364,12 @@ class _Configuration(Struct):
     data_files: str | list[str | _DataFiles] | None = None
 
 
-def _configured_files(folder: str, wanted: str | None) -> list[tuple[str | None, str]] | None:
+def _read_configured_files(folder: str, name: str | None) -> list[tuple[str | None, str]] | None:
     """Return (split, pattern) of each file of a configuration, from the README.md of a dataset on the Hub.
 
     Args:
         folder: Address of a Hub dataset at a commit; other folders have no configurations.
-        wanted: Name of the configuration; None for the default one.
+        name: Name of the configuration; None for the default one.
 
     Returns:
         None if there are no configurations.
@@ -378,25 +378,25 @@ def _configured_files(folder: str, wanted: str | None) -> list[tuple[str | None,
         InputError: If there is no such configuration, or several without a default.
     """
     try:
-        configurations = [msgspec.convert(each, _Configuration) for each in read_configurations(folder)]
+        configs = [msgspec.convert(config, _Configuration) for config in read_configurations(folder)]
     except msgspec.ValidationError as error:
         raise InputError(f"{folder}README.md: {error}", hint="name the files by a pattern instead") from error
-    if not configurations and wanted is None:
+    if not configs and name is None:
         return None
-    defaults = [each for each in configurations if each.default or each.config_name == "default"] or configurations
-    chosen = defaults if wanted is None else [each for each in configurations if each.config_name == wanted]
+    defaults = [config for config in configs if config.default or config.config_name == "default"] or configs
+    chosen = defaults if name is None else [config for config in configs if config.config_name == name]
     if len(chosen) != 1:
-        names = ", ".join(each.config_name for each in configurations) or "none"
-        what = "several configurations" if wanted is None else f"no configuration {wanted!r}"
-        raise InputError(f"{folder}: {what}; the Hub describes {names}", hint="choose with --input-config NAME")
-    [one] = chosen
-    below = f"{one.data_dir.strip('/')}/" if one.data_dir else ""
-    if one.data_files is None:
-        return [(None, f"{below}**")]
-    files = [one.data_files] if isinstance(one.data_files, str) else one.data_files
-    groups = [each if isinstance(each, _DataFiles) else _DataFiles(path=each) for each in files]
+        names = ", ".join(config.config_name for config in configs) or "none"
+        problem = "several configurations" if name is None else f"no configuration {name!r}"
+        raise InputError(f"{folder}: {problem}; the Hub describes {names}", hint="choose with --input-config NAME")
+    [configuration] = chosen
+    prefix = f"{configuration.data_dir.strip('/')}/" if configuration.data_dir else ""
+    if configuration.data_files is None:
+        return [(None, f"{prefix}**")]
+    files = [configuration.data_files] if isinstance(configuration.data_files, str) else configuration.data_files
+    groups = [pattern if isinstance(pattern, _DataFiles) else _DataFiles(path=pattern) for pattern in files]
     return [
-        (group.split, f"{below}{path}")
+        (group.split, f"{prefix}{path}")
         for group in groups
         for path in ([group.path] if isinstance(group.path, str) else group.path)
     ]
@@ -426,29 +426,29 @@ def find_split(parts: Sequence[str]) -> str | None:
     part = _NAMED_PART.fullmatch(name)
     if part is not None and (part[1].lower() in _ALIASES or folders[-1:] == ["data"]):
         return canonical_split(part[1])
-    called = (folder for folder in reversed(folders) if folder.lower() in _ALIASES)
+    split_folders = (folder for folder in reversed(folders) if folder.lower() in _ALIASES)
     words = (word[1] for word in map(_WORD.search, [os.path.splitext(name)[0], *reversed(folders)]) if word)
-    return next(map(canonical_split, itertools.chain(called, words)), None)
+    return next(map(canonical_split, itertools.chain(split_folders, words)), None)
 
 
-def _choose_split(folder: str, splits: Mapping[Parts, str | None], wanted: str | None) -> list[Parts]:
+def _choose_split(folder: str, splits: Mapping[Parts, str | None], split_name: str | None) -> list[Parts]:
     """Return the files of the wanted split, in order; None stands for the folder's only split.
 
     Raises:
-        InputError: If `wanted` does not choose between several splits, or no file belongs to it.
+        InputError: If `split_name` does not choose between several splits, or no file belongs to it.
     """
     counts = Counter(splits.values())
-    known = counts.keys() - {None}
-    split = None if wanted is None else canonical_split(wanted)
-    if split in known:
-        return [parts for parts, own in splits.items() if own == split]
+    names = counts.keys() - {None}
+    split = None if split_name is None else canonical_split(split_name)
+    if split in names:
+        return [parts for parts, file_split in splits.items() if file_split == split]
     # Files without a split are for training.
-    if wanted == ALL_SPLITS or (wanted is None and len(known) < 2) or (split == "train" and not known):
+    if split_name == ALL_SPLITS or (split_name is None and len(names) < 2) or (split == "train" and not names):
         return [*splits]
-    what = "the folder has several splits" if wanted is None else f"no file is of the split {wanted!r}"
+    problem = "the folder has several splits" if split_name is None else f"no file is of the split {split_name!r}"
     shown = ", ".join(sorted(f"{name or 'no split'} ({count:,})" for name, count in counts.items()))
     raise InputError(
-        f"{folder}: {what}; it has {shown}",
+        f"{folder}: {problem}; it has {shown}",
         hint=f"choose with --input-split NAME, or take them all with --input-split {ALL_SPLITS}",
     )
 

@@ -57,9 +57,9 @@ def stop_on_signals() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         global _stop
         if _stop is None and _must_end_first(frame):
-            again = threading.Timer(POLL_SECONDS, os.kill, (os.getpid(), number))
-            again.daemon = True
-            again.start()
+            timer = threading.Timer(POLL_SECONDS, os.kill, (os.getpid(), number))
+            timer.daemon = True
+            timer.start()
             return
         is_first, _stop = _stop is None, _stop or StoppedError(number)
         sentence = "stopping; a second signal stops it at once, which is safe too"
@@ -80,8 +80,8 @@ def stop_on_signals() -> Iterator[None]:
         raise
     finally:
         _stop = None
-        for number, former in previous.items():
-            signal.signal(number, former)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _must_end_first(frame: FrameType | None) -> bool:

@@ -122,9 +122,9 @@ class Output:
     @cached_property
     def artifact(self) -> Artifact:
         """All files that it may have, and the manifest."""
-        *others, completing = map(self.final, self.all_suffixes)
-        listed = () if self.list_path is None else (self.list_path,)
-        finals = (*others, *listed, completing, manifest_path(self.prefix))
+        *leading_paths, last_path = map(self.final, self.all_suffixes)
+        list_paths = () if self.list_path is None else (self.list_path,)
+        finals = (*leading_paths, *list_paths, last_path, manifest_path(self.prefix))
         return Artifact(finals=finals, plan_id=self.plan_id)
 
     @property
@@ -212,7 +212,7 @@ class Output:
     def range_task(self, number: int) -> MergeRange:
         """Return the task that merges a range."""
         begin, end = number * RANGE_BYTES, (number + 1) * RANGE_BYTES
-        sources = [(self.sources[each], self.begins[each]) for each in self.sources_of(number)]
+        sources = [(self.sources[source], self.begins[source]) for source in self.sources_of(number)]
         pieces = ((file, max(0, begin - start), min(end - start, file.size_bytes)) for file, start in sources)
         return MergeRange(output=self.token_path, begin=begin, pieces=tuple(pieces))
 
@@ -231,7 +231,7 @@ class Job:
     reporter: Reporter
     text_bytes: int
     holds_gil: bool
-    owned: contextlib.ExitStack
+    stack: contextlib.ExitStack
     locks: Sequence[Lock]
     """The locks of the work folder and of each output."""
     manifests: list[Manifest]
@@ -248,7 +248,7 @@ class Job:
         text_bytes = 0 if self.already_complete else self.text_bytes
         executor = make_executor(self.config, text_bytes=text_bytes, holds_gil=self.holds_gil)
         executor.deadline_seconds, executor.on_idle = self.config.shard_deadline, self.reporter.tick
-        return self.owned.enter_context(contextlib.closing(executor))
+        return self.stack.enter_context(contextlib.closing(executor))
 
     @property
     def artifacts(self) -> list[Artifact]:
@@ -348,9 +348,9 @@ def open_job(
     work_dir, prefix = work_folder_path(config), absolute(config.output_prefix)
     artifacts = [output.artifact for output in outputs]
     refuse_inputs(artifacts, [path for path, *_ in plan.inputs])
-    with contextlib.ExitStack() as owned:
-        locks = [owned.enter_context(hold_work_folder(work_dir))]
-        locks += [owned.enter_context(hold_output(prefix)) for prefix in sorted(output.prefix for output in outputs)]
+    with contextlib.ExitStack() as stack:
+        locks = [stack.enter_context(hold_work_folder(work_dir))]
+        locks += [stack.enter_context(hold_output(prefix)) for prefix in sorted(output.prefix for output in outputs)]
         finish_publishing(artifacts)
         journal = Journal(work_dir)
         finished = find_finished(outputs, plan, replaces=config.replace or is_publishing(artifacts))
@@ -364,7 +364,7 @@ def open_job(
             reporter=reporter,
             text_bytes=text_bytes,
             holds_gil=holds_gil,
-            owned=owned,
+            stack=stack,
             locks=locks,
             manifests=finished,
             already_complete=bool(finished),
@@ -374,13 +374,13 @@ def open_job(
             mark_done(prefix)
         else:
             _take_over(job)
-            with _working(job):
+            with _prepare_work(job):
                 yield job
         journal = job.journal
         began = journal.began
         is_other = began is not None and began.output_prefix != prefix and journal.has_work
-        former = "" if began is None else began.output_prefix + outputs[0].prefix[len(prefix) :]
-        is_moved = began is not None and began.plan == plan and find(manifest_path(former)) is None
+        former_prefix = "" if began is None else began.output_prefix + outputs[0].prefix[len(prefix) :]
+        is_moved = began is not None and began.plan == plan and find(manifest_path(former_prefix)) is None
         if config.keep_shards:
             remove_unused(work_dir, (file.name for result in journal.shards.values() for file in result.stored_files))
         elif config.work_dir is None or is_moved or not is_other:
@@ -405,7 +405,7 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
     """
     finished: list[Manifest] = []
     for output in outputs:
-        foreign = ""
+        difference = ""
         try:
             manifest = read_manifest(output.prefix)
         except FormatError:
@@ -414,15 +414,15 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
             manifest = None
         if manifest is not None:
             settings, inputs = compare_plans(manifest.run.plan, plan)
-            foreign = "; ".join([*settings, *inputs])
-        elif found := next(filter(find, output.artifact.finals), None):
-            foreign = f"{os.path.basename(found)} exists already, and no manifest says that dsindex made it"
-        if foreign and not replaces:
+            difference = "; ".join([*settings, *inputs])
+        elif existing_path := next(filter(find, output.artifact.finals), None):
+            difference = f"{os.path.basename(existing_path)} exists already, and no manifest says that dsindex made it"
+        if difference and not replaces:
             raise PlanError(
-                f"{output.prefix}: output of other inputs or options is here: {foreign}",
+                f"{output.prefix}: output of other inputs or options is here: {difference}",
                 hint="choose another place for the output, or replace it with --replace",
             )
-        if manifest and not foreign and files_have_recorded_sizes(output.prefix, manifest):
+        if manifest and not difference and files_have_recorded_sizes(output.prefix, manifest):
             finished.append(manifest)
     return finished if len(finished) == len(outputs) else []
 
@@ -460,7 +460,7 @@ def _take_over(job: Job) -> None:
 
 
 @contextlib.contextmanager
-def _working(job: Job) -> Iterator[None]:
+def _prepare_work(job: Job) -> Iterator[None]:
     """Prepare the work folder and the executor for the block, and report what is kept if it is stopped."""
     journal, prefix, artifacts, plan_id = job.journal, job.prefix, job.artifacts, job.plan.plan_id
     remove_leftovers(artifacts, keeps=plan_id, with_commits=False)
@@ -472,7 +472,7 @@ def _working(job: Job) -> Iterator[None]:
         if not journal.has_work:
             remove_work(job.work_dir)
 
-    job.owned.callback(tidy)  # registered before the executor starts, so that it runs after the executor has ended
+    job.stack.callback(tidy)  # registered before the executor starts, so that it runs after the executor has ended
     executor = job.executor
     journal.log.begin()
     try:
@@ -485,12 +485,12 @@ def _working(job: Job) -> Iterator[None]:
             executor.require_seen(files, [folder_of(prefix)])
             yield
     except BaseException as stop:
-        kept = f"{len(journal.shards):,} finished shards are kept in {job.work_dir}; " if journal.shards else ""
-        kept += "run the same command again to continue"
+        note = f"{len(journal.shards):,} finished shards are kept in {job.work_dir}; " if journal.shards else ""
+        note += "run the same command again to continue"
         if isinstance(stop, ClusterLostError):
-            raise ClusterLostError(f"{stop}; {kept} on a new cluster") from stop
+            raise ClusterLostError(f"{stop}; {note} on a new cluster") from stop
         if not isinstance(stop, Exception) and not hasattr(stop, "__notes__"):
-            stop.add_note(kept)
+            stop.add_note(note)
         raise
     finally:
         journal.log.close()

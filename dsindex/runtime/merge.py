@@ -57,13 +57,13 @@ def return_damage(function: Callable[P, T]) -> Callable[P, T | Damaged]:
     """Make a worker's function return `Damaged` for a damaged shard file, instead of raising."""
 
     @functools.wraps(function)
-    def answer(*args: P.args, **kwargs: P.kwargs) -> T | Damaged:
+    def call(*args: P.args, **kwargs: P.kwargs) -> T | Damaged:
         try:
             return function(*args, **kwargs)
         except _DamageError as damage:
             return Damaged(str(damage))
 
-    return answer
+    return call
 
 
 @return_damage
@@ -141,7 +141,7 @@ def merge_shuffled(files: Sequence[SourceFile], path: str, segments: Sequence[Se
     head, *tokens, index = files
     dtype, bounds = np.dtype(f"u{segments[0].header.dtype.itemsize}"), starts_of(read_lengths(segments))
     with (
-        _spooled(_read_whole(tokens), path) as spool,
+        _spool(_read_whole(tokens), path) as spool,
         open_output(path, size_bytes=sum(file.size_bytes for file in files)) as out,
     ):
         documents = Documents.between(path, np.frombuffer(spool, dtype), bounds)
@@ -153,7 +153,7 @@ def merge_shuffled(files: Sequence[SourceFile], path: str, segments: Sequence[Se
 
 
 @contextlib.contextmanager
-def _spooled(chunks: Iterable[Bytes], path: str) -> Iterator[mmap.mmap | bytes]:
+def _spool(chunks: Iterable[Bytes], path: str) -> Iterator[mmap.mmap | bytes]:
     """Hold bytes of the file at `path` in an unnamed temporary file, to read them in any order."""
     with writing(path), tempfile.TemporaryFile(dir=_temporary_folder(path)) as file:
         for chunk in chunks:
@@ -167,10 +167,10 @@ def _temporary_folder(path: str) -> str:
 
 
 def _read_whole(files: Sequence[SourceFile]) -> Iterator[memoryview]:
-    return (chunk for _, chunk in _read_pieces(list(map(_whole, files))))
+    return (chunk for _, chunk in _read_pieces(list(map(_whole_piece, files))))
 
 
-def _whole(file: SourceFile) -> tuple[SourceFile, int, int]:
+def _whole_piece(file: SourceFile) -> tuple[SourceFile, int, int]:
     return file, 0, file.size_bytes
 
 
@@ -187,9 +187,8 @@ def _read_pieces(pieces: Sequence[tuple[SourceFile, int, int]]) -> Iterator[tupl
     for file, begin, end in pieces:
         if file.blocks is not None:  # widen to whole blocks, since each digest covers one block
             begin, end = begin // BLOCK_BYTES * BLOCK_BYTES, min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, file.size_bytes)
-        status = InputStatus(
-            path=file.path, size_bytes=end, version=""
-        )  # not requested from the store: sizes are known
+        # The sizes are known, so the store is not asked for the status.
+        status = InputStatus(path=file.path, size_bytes=end, version="")
         spans.append(Extent(file=status, begin=begin, end=end))
     try:
         for number, source in enumerate(open_in_order(spans)):
@@ -201,10 +200,10 @@ def _read_pieces(pieces: Sequence[tuple[SourceFile, int, int]]) -> Iterator[tupl
                     raise _DamageError(file.path)
                 yield number, chunk[max(0, begin - offset) : end - offset]
     except InputError as error:
-        lost = None if error.transient else next(filter(_is_lost, (file for file, *_ in pieces)), None)
-        if lost is None:
+        lost_file = None if error.transient else next(filter(_is_lost, (file for file, *_ in pieces)), None)
+        if lost_file is None:
             raise
-        raise _DamageError(lost.path) from error
+        raise _DamageError(lost_file.path) from error
 
 
 def _is_lost(file: SourceFile) -> bool:
@@ -257,28 +256,28 @@ def read_sections(segments: Sequence[Segment]) -> Iterator[tuple[int, str, NDArr
 
     The first boundary of each index, which is always 0, is skipped.
     """
-    pieces, wanted, owners = [], [], []
+    pieces, section_spans, segment_numbers = [], [], []
     for number, segment in enumerate(segments):
         spans = {}
         for section, (dtype, begin, count) in segment.header.sections.items():
             first = dtype.itemsize if section == "boundaries" else 0
             if section != "pointers":
                 spans[section] = begin + first, begin + count * dtype.itemsize
-        wanted.append(spans)
-        own = spans.values() if segment.idx.blocks is None else [(0, segment.idx.size_bytes)]
-        pieces += [(segment.idx, begin, end) for begin, end in own]
-        owners += [number] * len(own)
-    current, position, rest = -1, 0, b""
+        section_spans.append(spans)
+        piece_spans = spans.values() if segment.idx.blocks is None else [(0, segment.idx.size_bytes)]
+        pieces += [(segment.idx, begin, end) for begin, end in piece_spans]
+        segment_numbers += [number] * len(piece_spans)
+    current_piece, position, partial_item = -1, 0, b""
     for piece, chunk in _read_pieces(pieces):
-        if piece != current:
-            current, position, rest = piece, pieces[piece][1], b""
-        for section, (begin, end) in wanted[owners[piece]].items():
+        if piece != current_piece:
+            current_piece, position, partial_item = piece, pieces[piece][1], b""
+        for section, (begin, end) in section_spans[segment_numbers[piece]].items():
             inside = chunk[max(0, begin - position) : max(0, end - position)]
             if len(inside):
-                data, itemsize = rest + inside, SECTIONS[section].itemsize
-                whole = len(data) // itemsize
-                rest = bytes(data[whole * itemsize :])
-                yield owners[piece], section, np.frombuffer(data, SECTIONS[section], count=whole)
+                data, itemsize = partial_item + inside, SECTIONS[section].itemsize
+                num_items = len(data) // itemsize
+                partial_item = bytes(data[num_items * itemsize :])
+                yield segment_numbers[piece], section, np.frombuffer(data, SECTIONS[section], count=num_items)
         position += len(chunk)
 
 
@@ -289,7 +288,7 @@ def read_sections(segments: Sequence[Segment]) -> Iterator[tuple[int, str, NDArr
 def make_provenance(segments: Sequence[Segment], path: str, seed: int | None) -> StoredFile:
     """Write the merged provenance, in a random order if there is a seed; it appears complete or not at all."""
 
-    def read() -> Iterator[NDArray[np.void]]:
+    def read_rows() -> Iterator[NDArray[np.void]]:
         for segment, data in _read_rows(segments, "provenance", lambda data: len(data) // ROW.itemsize * ROW.itemsize):
             rows = np.frombuffer(bytearray(data), ROW)
             rows["input"] += segment.input
@@ -298,9 +297,9 @@ def make_provenance(segments: Sequence[Segment], path: str, seed: int | None) ->
 
     with open_output(path) as file:
         if seed is None:
-            write_provenance(file, read())
+            write_provenance(file, read_rows())
         else:
-            with _spooled((rows.view(np.uint8).data for rows in read()), path) as spool:
+            with _spool((rows.view(np.uint8).data for rows in read_rows()), path) as spool:
                 write_provenance(file, shuffle_items(np.frombuffer(spool, ROW), seed))
     return file.stored_file(PROVENANCE_SUFFIX)
 
@@ -309,7 +308,7 @@ def make_provenance(segments: Sequence[Segment], path: str, seed: int | None) ->
 def make_quarantine(segments: Sequence[Segment], path: str) -> StoredFile:
     """Write the bad records of all shards; the file appears complete or not at all."""
 
-    def read() -> Iterator[bytes]:
+    def read_entries() -> Iterator[bytes]:
         for segment, lines in _read_rows(segments, "quarantine", lambda data: data.rfind(b"\n") + 1):
             for line in lines.splitlines():
                 entry = json.loads(line)  # the user's data, which must not change
@@ -318,24 +317,24 @@ def make_quarantine(segments: Sequence[Segment], path: str) -> StoredFile:
                 yield encode_json(entry, newline=True)
 
     with open_output(path) as file:
-        write_quarantine(file, read())
+        write_quarantine(file, read_entries())
     return file.stored_file(QUARANTINE_SUFFIX)
 
 
 def _read_rows(
-    segments: Sequence[Segment], kind: Literal["provenance", "quarantine"], whole: Callable[[bytes], int]
+    segments: Sequence[Segment], kind: Literal["provenance", "quarantine"], count_whole_bytes: Callable[[bytes], int]
 ) -> Iterator[tuple[Segment, bytes]]:
     """Yield rows of segments in pieces that end at the end of a row, each with its segment.
 
     Args:
         segments: The segments; those without such rows are skipped.
         kind: Which rows to read.
-        whole: Returns how many leading bytes of a piece are whole rows.
+        count_whole_bytes: Returns how many leading bytes of a piece are whole rows.
     """
-    having = [(segment, file) for segment in segments if (file := getattr(segment, kind)) is not None]
-    current, rest = -1, b""
-    for number, chunk in _read_pieces([_whole(file) for _, file in having]):
-        data = rest + chunk if number == current else bytes(chunk)
-        current, length = number, whole(data)
-        rest = data[length:]
-        yield having[number][0], data[:length]
+    segment_files = [(segment, file) for segment in segments if (file := getattr(segment, kind)) is not None]
+    current, partial_row = -1, b""
+    for number, chunk in _read_pieces([_whole_piece(file) for _, file in segment_files]):
+        data = partial_row + chunk if number == current else bytes(chunk)
+        current, length = number, count_whole_bytes(data)
+        partial_row = data[length:]
+        yield segment_files[number][0], data[:length]

@@ -82,34 +82,34 @@ class InputFile:
 
 
 def examine_inputs(
-    paths: Iterable[InputPath], *, wanted: InputFormat = "auto", selection: Selection | None = None
+    paths: Iterable[InputPath], *, input_format: InputFormat = "auto", selection: Selection | None = None
 ) -> list[InputFile]:
     """Read the size, version, compression and format of files.
 
     Args:
         paths: The paths.
-        wanted: The format of all inputs that are not Parquet or Arrow; `auto` is JSON lines.
+        input_format: The format of all inputs that are not Parquet or Arrow; `auto` is JSON lines.
         selection: The record fields that the job reads; None if it may read all.
 
     Raises:
         InputError: If a file cannot be an input, naming it.
     """
-    return _map_in_threads(partial(_look_at, wanted=wanted, selection=selection), list(paths))
+    return _map_in_threads(partial(_examine_input, input_format=input_format, selection=selection), list(paths))
 
 
-def _look_at(found: InputPath, *, wanted: InputFormat, selection: Selection | None) -> InputFile:
-    path, stored = found.path, found.absolute_path
-    with found.prefix_errors():
+def _examine_input(input_path: InputPath, *, input_format: InputFormat, selection: Selection | None) -> InputFile:
+    path, stored_path = input_path.path, input_path.absolute_path
+    with input_path.prefix_errors():
         hint = "check --input, which takes files, folders and patterns, and - for a pipe"
-        with reading(path, hint=hint), store_of(stored).open(stored, found.status) as file:
-            form = detect_form(file, shown_as=path, wanted=wanted)
-        whole = TextPart.of(InputStatus(path=stored, size_bytes=file.size_bytes, version=file.version), form)
+        with reading(path, hint=hint), store_of(stored_path).open(stored_path, input_path.status) as file:
+            form = detect_form(file, shown_as=path, input_format=input_format)
+        whole = TextPart.of_file(InputStatus(path=stored_path, size_bytes=file.size_bytes, version=file.version), form)
         if not form.is_table:
             text_bytes = whole.size_bytes * (1 if form.container == "plain" else TEXT_PER_STORED_BYTE)
             return InputFile(path=path, parts=(replace(whole, text_bytes=text_bytes),))
         from dsindex.text.tables import measure_table
 
-        groups = tuple(measure_table(whole, None if selection is None else selection.of_input(stored).paths))
+        groups = tuple(measure_table(whole, None if selection is None else selection.of_input(stored_path).paths))
         return InputFile(path=path, parts=(replace(whole, end=len(groups), text_bytes=sum(groups)),), groups=groups)
 
 
@@ -153,8 +153,8 @@ def choose_smallest_shard(text_bytes: int) -> int:
     >>> choose_smallest_shard(2 << 40) >> 20, choose_smallest_shard(100 * 10**12) >> 20
     (16, 1024)
     """
-    wanted = -(-text_bytes // JOB_SHARDS)
-    return min(1 << max(wanted - 1, 0).bit_length(), LARGEST_JOB_SHARD_BYTES)
+    least_bytes = -(-text_bytes // JOB_SHARDS)
+    return min(1 << max(least_bytes - 1, 0).bit_length(), LARGEST_JOB_SHARD_BYTES)
 
 
 def choose_shard_size(text_bytes: int, *, smallest: int = 0, largest: int = LARGEST_SHARD_BYTES) -> int:
@@ -181,17 +181,17 @@ def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -
 
     If a file opens in microseconds, threads take eight times as long as one thread, since they wait for the GIL.
     """
-    answers: list[Answer] = []
+    results: list[Answer] = []
     began = 0.0
     for item in items:
-        answers.append(function(item))
+        results.append(function(item))
         began = began or time.monotonic()  # after the first call, which may import modules
-        if time.monotonic() - began > _QUICK_SECONDS * (len(answers) + 10):
+        if time.monotonic() - began > _QUICK_SECONDS * (len(results) + 10):
             break
     with ThreadPoolExecutor(_EXAMINED_AT_ONCE, thread_name_prefix="dsindex-look") as pool:
-        while len(answers) < len(items):  # in batches, since a queued call takes more memory than its answer
-            answers += pool.map(function, items[len(answers) : len(answers) + _WAITING])
-    return answers
+        while len(results) < len(items):  # in batches, since a queued call takes more memory than its answer
+            results += pool.map(function, items[len(results) : len(results) + _WAITING])
+    return results
 
 
 def plan_shards(
@@ -204,13 +204,13 @@ def plan_shards(
         shard_bytes: Approximate bytes of text in a shard of small inputs.
         dataset_begins: Number of the first input of each dataset; no shard has inputs of two datasets.
     """
-    tasks, times = list[ShardTask](), Counter[str]()
+    tasks, occurrences = list[ShardTask](), Counter[str]()
     for dataset, (begin, end) in enumerate(pairwise([*dataset_begins, len(inputs)])):
         for first, parts in _share_shards(inputs[begin:end], shard_bytes):
             task = ShardTask(shard=len(tasks), input=begin + first, parts=parts, dataset=dataset)
             key = task.key
-            tasks.append(msgspec.structs.replace(task, occurrence=times[key]) if times[key] else task)
-            times[key] += 1
+            tasks.append(msgspec.structs.replace(task, occurrence=occurrences[key]) if occurrences[key] else task)
+            occurrences[key] += 1
     return tasks
 
 
@@ -239,7 +239,7 @@ def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tup
         if is_small:
             held += file.parts
             held_bytes += weight
-            if held_bytes < shard_bytes and not _ends_list(file, shard_bytes // (2 * weight)):
+            if held_bytes < shard_bytes and not _ends_shard(file, shard_bytes // (2 * weight)):
                 continue
         if held:
             yield number + is_small - len(held), tuple(held)
@@ -250,12 +250,12 @@ def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tup
         yield len(inputs) - len(held), tuple(held)
 
 
-def _ends_list(file: InputFile, among: int) -> bool:
+def _ends_shard(file: InputFile, interval: int) -> bool:
     """Decide from the name of a small input whether it ends a shard, so that an added input changes few shards.
 
     On average, such shards are half full.
     """
-    return xxhash.xxh3_64_intdigest(file.parts[0].path.encode("utf-8", "surrogateescape")) % max(1, among) == 0
+    return xxhash.xxh3_64_intdigest(file.parts[0].path.encode("utf-8", "surrogateescape")) % max(1, interval) == 0
 
 
 # Plans: the settings of a job, and the ordered list of its inputs.
@@ -274,23 +274,23 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
 
     Changing `on-bad-record` from `fail` is no difference: shards that were made under `fail` have no bad records.
     """
-    before, now = old.settings, new.settings
+    before, after = old.settings, new.settings
     settings = [
-        f"{name} was {_shown(name, before.get(name))} and is {_shown(name, now.get(name))}"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name) and (name, before.get(name)) != ("on-bad-record", "fail")
+        f"{name} was {_show_setting(name, before.get(name))} and is {_show_setting(name, after.get(name))}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name) and (name, before.get(name)) != ("on-bad-record", "fail")
     ]
     if old.inputs == new.inputs:
         return settings, []
-    inputs, files_before, files_now = [], Counter(old.inputs), Counter(new.inputs)
-    for what, files in (("gone", files_before - files_now), ("new", files_now - files_before)):
+    inputs, old_files, new_files = [], Counter(old.inputs), Counter(new.inputs)
+    for change, files in (("gone", old_files - new_files), ("new", new_files - old_files)):
         if files:
             more = f" and {files.total() - 1:,} more are" if files.total() > 1 else " is"
-            inputs.append(f"the input {show_name(next(iter(files))[0])}{more} {what} or changed")
+            inputs.append(f"the input {show_name(next(iter(files))[0])}{more} {change} or changed")
     return settings, inputs or ["the inputs are in another order"]
 
 
-def _shown(name: str, value: object) -> str:
+def _show_setting(name: str, value: object) -> str:
     if value is None or value is False:
         return "not given"
     return "given" if value is True or name == "append-eod" else without_secrets(encode_json(value).decode())

@@ -155,14 +155,14 @@ def encode_piece(
     for block in _first_blocks(blocks, part, int(part.stored_bytes / stored_per_byte)):
         text_bytes += block.text_bytes
         documents += len(block.offsets)
-        bad += (BadRecords(file=part.path, reason=each.reason, line=each.line + 1) for each in block.bad)
+        bad += (BadRecords(file=part.path, reason=record.reason, line=record.line + 1) for record in block.bad_records)
         for column in block.columns.values():
             texts = column.items
             if column.holds_ids:
                 tokens += sum(map(len, texts))
                 continue
             if audits:
-                texts = clip_texts(texts, most=AUDITED_TEXT_BYTES, total=AUDIT_MAX_BYTES)
+                texts = clip_texts(texts, max_characters=AUDITED_TEXT_BYTES, max_total=AUDIT_MAX_BYTES)
                 audit(source.tokenizer, source.engine, texts)
             batch, encoded = encode_leniently(make_encoder(source.tokenizer, source.engine), texts)
             unencodable = BadRecords(file=part.path, reason="the tokenizer's library fails on the text", line=0)
@@ -233,10 +233,10 @@ def examine_sample(
     with ThreadPoolExecutor(AUDITED_AT_ONCE if audits else available_cpus()) as pool:
         counts += pool.map(encode, pieces[1:])
     documents = sum(count.documents for count in counts)
-    bad = group_bad_records(each for count in counts for each in count.bad)
+    bad = group_bad_records(record for count in counts for record in count.bad)
     if not documents:
-        guessed = total if audits else 0
-        return Estimate(tokens=guessed / 3, documents=guessed / 1000, bad=bad)
+        guessed_bytes = total if audits else 0
+        return Estimate(tokens=guessed_bytes / 3, documents=guessed_bytes / 1000, bad=bad)
     tokens = sum(count.tokens for count in counts)
     tokens += documents * len(selection.outputs) if source.eod_id is not None else 0
     covered = min(1.0, sum(count.range_bytes for count in counts) / total)
@@ -272,22 +272,22 @@ def check_room(
     if not (config.keep_shards or holds_writes(output_folder) or is_shuffled):
         shards = int(LATE_SHARE * shards)
     output *= 2 if is_shuffled else 1
-    require_room({output_folder: output, work_dir: shards}, what="shards and output")
+    require_room({output_folder: output, work_dir: shards}, purpose="shards and output")
 
 
-def require_room(needs: Mapping[str, int], *, what: str) -> None:
+def require_room(needs: Mapping[str, int], *, purpose: str) -> None:
     """Refuse to write more than fits on disk.
 
     Args:
         needs: Folder → estimated bytes; folders on the same disk are added up.
-        what: Purpose of the space, for the message.
+        purpose: Purpose of the space, for the message.
 
     Raises:
         OutputError: If fewer bytes are free.
     """
     disks = {folder: os.stat(nearest_folder(folder)).st_dev for folder in needs if not holds_writes(folder)}
     for folder, disk in disks.items():
-        needed = sum(needs[each] for each in disks if disks[each] == disk)
-        if needed > (free := free_bytes(folder)):
-            sizes = f"about {format_size(needed)} are needed for {what}, {format_size(free)} are free"
+        needed_bytes = sum(needs[other_folder] for other_folder in disks if disks[other_folder] == disk)
+        if needed_bytes > (free := free_bytes(folder)):
+            sizes = f"about {format_size(needed_bytes)} are needed for {purpose}, {format_size(free)} are free"
             raise OutputError(f"{folder}: {sizes}", hint="make room, or move the output or --work-dir elsewhere")

@@ -194,7 +194,7 @@ class ProgressFile(Display):
     def close(self, error: BaseException | None, last: Snapshot | None) -> None:
         """Write the final state and the stage in which an error occurred."""
         state = "done" if error is None else "failed" if isinstance(error, Exception) else "stopped"
-        self._write(state=state, error=error and without_secrets(_reason(error)), stage=last and asdict(last))
+        self._write(state=state, error=error and without_secrets(_describe_end(error)), stage=last and asdict(last))
 
     def _write(self, **changes: Any) -> None:  # noqa: ANN401 - values of JSON
         self._entry |= {**changes, "updated": utc_now()}
@@ -229,7 +229,7 @@ def mark_done(prefix: str) -> None:
         ProgressFile(prefix).close(None, None)
 
 
-def _reason(error: BaseException) -> str:
+def _describe_end(error: BaseException) -> str:
     """Return why a command ended; for an interrupted one, also what is kept."""
     if isinstance(error, KeyboardInterrupt):
         return "; ".join([str(error) or "interrupted", *getattr(error, "__notes__", [])[:1]])
@@ -240,10 +240,10 @@ class Reporter:
     """Counts the progress of stages and passes it to any number of displays."""
 
     def __init__(self) -> None:
-        self._due: dict[Display, float] = {}
+        self._due_times: dict[Display, float] = {}
         """Display → time of its next snapshot."""
         self._stage: Snapshot | None = None
-        self._kept = (0, 0)
+        self._base = (0, 0)
         """Units and tokens of an earlier run, which speeds do not count."""
         self._began = 0.0
         self._executor: Executor | None = None
@@ -251,7 +251,7 @@ class Reporter:
     @contextlib.contextmanager
     def show_on(self, *displays: Display) -> Iterator[Reporter]:
         """Also show progress on these displays while the block runs; the running stage ends with the block."""
-        self._due |= dict.fromkeys(displays, 0.0)
+        self._due_times |= dict.fromkeys(displays, 0.0)
         error: BaseException | None = None
         try:
             yield self
@@ -263,7 +263,7 @@ class Reporter:
             last = self._stage and self._snapshot(self._stage)
             for display in displays:
                 display.close(error, last)
-                del self._due[display]
+                del self._due_times[display]
 
     def follow(self, executor: Executor) -> None:
         """Show which cluster runs the job, what the job waits for, and its retries and lost workers."""
@@ -276,8 +276,8 @@ class Reporter:
         """Begin a stage of `total` units, done in `tasks` tasks."""
         self.end_stage()
         self._stage = Snapshot(stage=name, unit=unit, total=total, tasks=task_name, tasks_total=tasks)
-        self._kept, self._began = (0, 0), time.monotonic()
-        self._due = {display: self._began + display.seconds for display in self._due}
+        self._base, self._began = (0, 0), time.monotonic()
+        self._due_times = {display: self._began + display.seconds for display in self._due_times}
 
     def advance(self, amount: int, *, tasks: int = 1, documents: int = 0, tokens: int = 0, fresh: bool = True) -> None:
         """Count finished work.
@@ -294,36 +294,36 @@ class Reporter:
             stage.tasks_done += tasks
             stage.documents += documents
             stage.tokens += tokens
-            self._kept = self._kept if fresh else (stage.done, stage.tokens)
+            self._base = self._base if fresh else (stage.done, stage.tokens)
         self.tick()
 
     def tick(self) -> None:
         """Show a snapshot on every display whose interval has passed."""
         now = time.monotonic()
-        due = [display for display, at in self._due.items() if at <= now]
-        if self._stage is not None and due:
+        due_displays = [display for display, due_time in self._due_times.items() if due_time <= now]
+        if self._stage is not None and due_displays:
             snapshot = self._snapshot(self._stage)
-            for display in due:
+            for display in due_displays:
                 display.show(snapshot, ended=False)
-                self._due[display] = now + display.seconds
+                self._due_times[display] = now + display.seconds
 
     def say(self, text: str) -> None:
         """Show a message."""
-        for display in self._due:
+        for display in self._due_times:
             display.say(text)
 
     def end_stage(self) -> None:
         """End the running stage, if there is one."""
         if self._stage is not None:
             snapshot = replace(self._snapshot(self._stage), eta_seconds=None, waiting=None)
-            for display in self._due:
+            for display in self._due_times:
                 display.show(snapshot, ended=True)
         self._stage = None
 
     def _snapshot(self, stage: Snapshot) -> Snapshot:
         """Return a stage with its speeds."""
         seconds = max(1e-6, time.monotonic() - self._began)
-        speed, tokens_per_second = ((stage.done - self._kept[0]) / seconds, (stage.tokens - self._kept[1]) / seconds)
+        speed, tokens_per_second = ((stage.done - self._base[0]) / seconds, (stage.tokens - self._base[1]) / seconds)
         snapshot = replace(stage, seconds=round(seconds, 3), speed=round(speed, 3))
         snapshot.tokens_per_second = round(tokens_per_second, 3)
         if (executor := self._executor) is not None:
@@ -357,7 +357,7 @@ def describe(snapshot: Snapshot) -> str:
     parts += [f"{short_number(snapshot.tokens_per_second)} tokens/s"] if snapshot.tokens_per_second > 0 else []
     parts += [f"ETA {format_duration(snapshot.eta_seconds)}"] if snapshot.eta_seconds is not None else []
     troubles = ((snapshot.retries, "retry", "retries"), (snapshot.lost_workers, "lost worker", "lost workers"))
-    parts += [f"{number:,} {one if number == 1 else many}" for number, one, many in troubles if number]
+    parts += [f"{number:,} {singular if number == 1 else plural}" for number, singular, plural in troubles if number]
     parts += [count(snapshot.documents, "document")] if snapshot.documents else []
     return ", ".join(parts)
 
@@ -370,6 +370,6 @@ def format_duration(seconds: float) -> str:
     """
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remaining_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
+    return f"{hours}:{minutes:02}:{remaining_seconds:02} h" if hours else f"{minutes}:{remaining_seconds:02} min"

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dsindex.store.lock import Lock
 
 LOCK_SUFFIX = ".dsindex-lock"
-_LEFT = re.compile(r"(\.[0-9a-f]{16}\.(partial|commit|withdrawn))?(\.[0-9a-f]{32}\.tmp)?")
+_UNPUBLISHED = re.compile(r"(\.[0-9a-f]{16}\.(partial|commit|withdrawn))?(\.[0-9a-f]{32}\.tmp)?")
 """What may follow a final name in the name of an unpublished file."""
 
 
@@ -99,7 +99,7 @@ def hold_output(path: str, *, waits: bool = False) -> contextlib.AbstractContext
         PlanError: If another driver holds it.
         OutputError: If the lock cannot be written.
     """
-    return hold_lock(f"{absolute(path)}{LOCK_SUFFIX}", what=f"the output {path}", waits=waits)
+    return hold_lock(f"{absolute(path)}{LOCK_SUFFIX}", resource=f"the output {path}", waits=waits)
 
 
 def refuse_inputs(artifacts: Sequence[Artifact], inputs: Sequence[str]) -> None:
@@ -113,9 +113,9 @@ def refuse_inputs(artifacts: Sequence[Artifact], inputs: Sequence[str]) -> None:
         if (identity := _identity(final)) is not None:
             existing[identity] = final
     for path in inputs if existing else ():
-        if found := existing.get(_identity(path)):
-            same, hint = "" if found == path else f", as {show_name(path)}", "choose another name for the output"
-            raise OutputError(f"{found} is both an input and an output{same}", hint=hint)
+        if output := existing.get(_identity(path)):
+            other_name, hint = "" if output == path else f", as {show_name(path)}", "choose another name for the output"
+            raise OutputError(f"{output} is both an input and an output{other_name}", hint=hint)
 
 
 def _identity(path: str) -> object:
@@ -139,9 +139,9 @@ def hold_artifacts(names: Sequence[str], artifacts: Sequence[Artifact], *, waits
         artifacts: The artifacts.
         waits: Whether to wait for another driver.
     """
-    with contextlib.ExitStack() as owned:
+    with contextlib.ExitStack() as locks:
         for name in sorted(names):
-            owned.enter_context(hold_output(name, waits=waits))
+            locks.enter_context(hold_output(name, waits=waits))
         has_published = finish_publishing(artifacts)
         remove_leftovers(artifacts, with_commits=False)
         try:
@@ -223,18 +223,18 @@ def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | No
     for artifact in reversed(artifacts):
         for final in (final for final in artifact.finals if final in written):
             partial, file = artifact.partial(final), written[final]
-            if file is not None and ((found := find(partial)) is None or found.size_bytes != file.size_bytes):
-                what = "is missing" if found is None else f"has {found.size_bytes:,} bytes, not {file.size_bytes:,}"
-                raise OutputError(f"{partial}: {what}", hint="run the same command again, and check the disk")
+            if file is not None and ((status := find(partial)) is None or status.size_bytes != file.size_bytes):
+                reason = "is missing" if status is None else f"has {status.size_bytes:,} bytes, not {file.size_bytes:,}"
+                raise OutputError(f"{partial}: {reason}", hint="run the same command again, and check the disk")
             commit.files.append((os.path.basename(final), file))
     if first.is_in_bucket:
         store_of(first.commit_path).delete([first.commit_path])
     elif len(commit.files) + len(commit.withdrawn) == 1 and None not in written.values():  # a rename needs no commit
         [final] = written
         _rename(first.partial(final), final)
-        _sync(folder_of(final))
+        _sync_folder(folder_of(final))
     else:
-        replace_file(first.commit_path, _encode(commit))
+        replace_file(first.commit_path, _encode_commit(commit))
         _carry_out(first.commit_path, first.plan_id, commit)
 
 
@@ -251,7 +251,7 @@ def begin_in_bucket(first: Artifact, artifacts: Sequence[Artifact], present: Ite
     if not first.is_in_bucket:
         return
     present = {*present}
-    replace_file(first.commit_path, _encode(_Commit(withdrawn=[], files=[])))
+    replace_file(first.commit_path, _encode_commit(_Commit(withdrawn=[], files=[])))
     for artifact in artifacts:
         last = artifact.finals[-artifact.num_completing :]
         _withdraw([*reversed(last), *(final for final in artifact.finals if final not in present)])
@@ -264,7 +264,7 @@ def is_publishing(artifacts: Sequence[Artifact]) -> bool:
         artifacts: The artifacts; if they have a plan, only a run of that plan counts.
     """
     ending = f"{artifacts[0].plan_id}.commit"
-    return artifacts[0].is_in_bucket and any(path.endswith(ending) for path in _left_by(artifacts))
+    return artifacts[0].is_in_bucket and any(path.endswith(ending) for path in _find_unpublished_files(artifacts))
 
 
 def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
@@ -279,20 +279,20 @@ def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
         OutputError: If a file cannot be renamed.
     """
     has_published = False
-    for path in _left_by(artifacts):
+    for path in _find_unpublished_files(artifacts):
         if not path.endswith(".commit") or holds_writes(path):
             continue
         folder, plan_id = folder_of(path), path.removesuffix(".commit").rpartition(".")[2]
-        commit = _decode((store_of(path).read(path) or (b"", ""))[0])
-        places = {name: _place_of(folder, name, plan_id) for name, _ in commit.files} if commit is not None else {}
-        if commit is not None and all(_is_as_written(places[name], file) for name, file in commit.files):
+        commit = _decode_commit((store_of(path).read(path) or (b"", ""))[0])
+        paths = {name: _current_path(folder, name, plan_id) for name, _ in commit.files} if commit is not None else {}
+        if commit is not None and all(_is_as_written(paths[name], file) for name, file in commit.files):
             _carry_out(path, plan_id, commit)
             has_published = True
             continue
         # An artifact that was renamed, in part or as a whole, is taken back, its last file first.
         for artifact in artifacts:
             last = artifact.finals[-1]
-            is_renamed = os.path.basename(last) in places and not path_exists(f"{last}.{plan_id}.partial")
+            is_renamed = os.path.basename(last) in paths and not path_exists(f"{last}.{plan_id}.partial")
             for final in reversed(artifact.finals) if is_renamed or not path_exists(last) else ():
                 partial = f"{final}.{plan_id}.partial"
                 if path_exists(final) and not path_exists(partial):
@@ -301,19 +301,19 @@ def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
     return has_published
 
 
-def _encode(commit: _Commit) -> bytes:
+def _encode_commit(commit: _Commit) -> bytes:
     content = encode_json(msgspec.to_builtins(commit))  # names may not be UTF-8
     return b"%s %s" % (xxhash.xxh3_64_hexdigest(content).encode(), content)
 
 
-def _decode(stored: bytes) -> _Commit | None:
+def _decode_commit(stored: bytes) -> _Commit | None:
     digest, _, content = stored.partition(b" ")
     return (
         msgspec.convert(decode_json(content), _Commit) if xxhash.xxh3_64_hexdigest(content).encode() == digest else None
     )
 
 
-def _place_of(folder: str, name: str, plan_id: str) -> str:
+def _current_path(folder: str, name: str, plan_id: str) -> str:
     """Return where a file of a commit is: at its partial name if that exists, otherwise at its final name."""
     partial = join_path(folder, f"{name}.{plan_id}.partial")
     return partial if path_exists(partial) else join_path(folder, name)
@@ -322,15 +322,15 @@ def _place_of(folder: str, name: str, plan_id: str) -> str:
 def _carry_out(path: str, plan_id: str, commit: _Commit) -> None:
     """Carry out a commit, from the step at which a killed driver stopped."""
     folder = folder_of(path)
-    waiting = {name for name, _ in commit.files if _place_of(folder, name, plan_id).endswith(".partial")}
-    if len(waiting) == len(commit.files):  # after the first rename, these names may belong to new files
+    waiting_names = {name for name, _ in commit.files if _current_path(folder, name, plan_id).endswith(".partial")}
+    if len(waiting_names) == len(commit.files):  # after the first rename, these names may belong to new files
         _withdraw(join_path(folder, name) for name in commit.withdrawn)
     for name, _ in commit.files:
         if name in commit.withdrawn:  # after a power cut, the file that completes an artifact must not be there alone
-            _sync(folder)
-        if name in waiting:
+            _sync_folder(folder)
+        if name in waiting_names:
             _rename(join_path(folder, f"{name}.{plan_id}.partial"), join_path(folder, name))
-    _sync(folder)
+    _sync_folder(folder)
     store_of(path).delete([path])
 
 
@@ -341,16 +341,16 @@ def _is_as_written(path: str, file: StoredFile | None) -> bool:
     return status is not None and status.size_bytes == file.size_bytes and digest_file(path) == file.digest
 
 
-def _sync(folder: str) -> None:
+def _sync_folder(folder: str) -> None:
     with writing(folder):
         sync_folder(folder)
 
 
 def _withdraw(paths: Iterable[str]) -> None:
     for path in paths:
-        if left := store_of(path).delete([path]):
+        if remaining := store_of(path).delete([path]):
             raise OutputError(
-                f"{left[0]}: cannot be removed to make room for a new file", hint="remove it, and run again"
+                f"{remaining[0]}: cannot be removed to make room for a new file", hint="remove it, and run again"
             )
 
 
@@ -374,7 +374,7 @@ def remove_leftovers(artifacts: Iterable[Artifact], *, keeps: str | None = None,
         keeps: Id of the plan whose partial files the next run uses; None to keep none.
         with_commits: Whether to remove commits too, because nothing is being published any more.
     """
-    for path in _left_by(artifacts):
+    for path in _find_unpublished_files(artifacts):
         is_kept = path.endswith(".commit") and not with_commits
         if not is_kept and (keeps is None or not path.endswith(f".{keeps}.partial")):
             if os.path.isdir(path):
@@ -383,23 +383,23 @@ def remove_leftovers(artifacts: Iterable[Artifact], *, keeps: str | None = None,
                 store_of(path).delete([path])
 
 
-def _left_by(artifacts: Iterable[Artifact]) -> list[str]:
+def _find_unpublished_files(artifacts: Iterable[Artifact]) -> list[str]:
     """Return the paths of all unpublished files of artifacts, commits first."""
     finals = {final for artifact in artifacts for final in artifact.finals}
-    left = []
+    unpublished = []
     for folder in sorted({folder_of(final) for final in finals}):
         beginnings = tuple(os.path.basename(final) for final in finals)
-        for path in _entries(folder):
+        for path in _list_paths(folder):
             name = os.path.basename(path)
             if not name.startswith(beginnings):
                 continue
             dots = (dot for dot in re.finditer(r"\.", name) if join_path(folder, name[: dot.start()]) in finals)
-            if any(_LEFT.fullmatch(name, dot.start()) for dot in dots):
-                left.append(path)
-    return sorted(left, key=lambda path: (not path.endswith(".commit"), path))
+            if any(_UNPUBLISHED.fullmatch(name, dot.start()) for dot in dots):
+                unpublished.append(path)
+    return sorted(unpublished, key=lambda path: (not path.endswith(".commit"), path))
 
 
-def _entries(folder: str) -> Iterator[str]:
+def _list_paths(folder: str) -> Iterator[str]:
     """Yield the files and folders in a folder."""
     if holds_writes(folder):
         yield from (entry.path for entry in store_of(folder).list(folder, recursive=False))

@@ -80,15 +80,15 @@ class NodeCheck:
 
     def faults(self) -> Iterator[str]:
         """Yield a sentence for each difference on this node."""
-        here = versions()
+        installed = versions()
         for name, version in self.versions.items():
-            if here[name] != version:
-                yield f"{name} is {here[name]} here and {version} on the driver's node; install the same version"
+            if installed[name] != version:
+                yield f"{name} is {installed[name]} here and {version} on the driver's node; install the same version"
         remedy = "mount the same storage under the same path on every node"
         for path, size_bytes in self.sizes.items():
-            found = f"{os.path.getsize(path):,} bytes" if os.path.isfile(path) else "no file"
-            if found != f"{size_bytes:,} bytes":
-                yield f"{path}: {found} here, {size_bytes:,} bytes on the driver's node; {remedy}"
+            size_text = f"{os.path.getsize(path):,} bytes" if os.path.isfile(path) else "no file"
+            if size_text != f"{size_bytes:,} bytes":
+                yield f"{path}: {size_text} here, {size_bytes:,} bytes on the driver's node; {remedy}"
         for folder in self.folders:
             if not os.access(folder, os.W_OK):
                 yield f"{folder}: cannot be written; {remedy}"
@@ -96,11 +96,11 @@ class NodeCheck:
 
 def versions() -> dict[str, str]:
     """Return the versions that must be equal on all nodes."""
-    found = {"python": platform.python_version(), "dsindex": __version__} | dict.fromkeys(SAME_VERSIONS, "none")
+    packages = {"python": platform.python_version(), "dsindex": __version__} | dict.fromkeys(SAME_VERSIONS, "none")
     for package in SAME_VERSIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            packages[package] = importlib.metadata.version(package)
+    return packages
 
 
 class DsindexWorker:
@@ -163,12 +163,12 @@ class RayExecutor(Executor):
         self._check: Shared | None = None
         """The NodeCheck that each worker gets once."""
         self._head_answers = True
-        self._looked = self._answered = self._had_worker = time.monotonic()
+        self._look_time = self._answer_time = self._worker_time = time.monotonic()
         num_nodes, num_cpus = self._count_cpus()
         if not self._is_private:
-            shown = f", dashboard http://{dashboard}" if dashboard else ""
+            dashboard_note = f", dashboard http://{dashboard}" if dashboard else ""
             size = f"{count(num_nodes, 'node')}, {count(num_cpus, 'CPU')}"
-            self.introduction = f"joined the Ray cluster at {self._head}: {size}{shown}"
+            self.introduction = f"joined the Ray cluster at {self._head}: {size}{dashboard_note}"
 
     def share(self, value: object) -> object:
         """Put a value into the object store, from which each worker fetches it once."""
@@ -177,10 +177,10 @@ class RayExecutor(Executor):
     def require_seen(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:
         """Make workers check their versions and some of these paths before their next call."""
         paths = list(dict.fromkeys(absolute(path) for path in local_paths(files) if os.path.isfile(path)))
-        spread = islice(paths, 0, None, -(-len(paths) // CHECKED_FILES) or 1)
-        sizes = {path: os.path.getsize(path) for path in spread}
-        seen = [absolute(folder) for folder in local_paths(folders) if os.access(folder, os.W_OK)]
-        self._check = Shared(uuid.uuid4().hex, NodeCheck(versions=versions(), sizes=sizes, folders=seen))
+        sampled_paths = islice(paths, 0, None, -(-len(paths) // CHECKED_FILES) or 1)
+        sizes = {path: os.path.getsize(path) for path in sampled_paths}
+        writable_folders = [absolute(folder) for folder in local_paths(folders) if os.access(folder, os.W_OK)]
+        self._check = Shared(uuid.uuid4().hex, NodeCheck(versions=versions(), sizes=sizes, folders=writable_folders))
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker or node was lost.
@@ -201,7 +201,7 @@ class RayExecutor(Executor):
         """Send a call, after those shared values that the actor lacks."""
         for shared in worker.take_unsent(call):
             worker.handle.receive.remote(shared.key, shared.value)
-        arguments = tuple(Shared(each.key) if isinstance(each, Shared) else each for each in call.arguments)
+        arguments = tuple(Shared(arg.key) if isinstance(arg, Shared) else arg for arg in call.arguments)
         check = None
         if self._check is not None and self._check.key not in worker.received:
             worker.received.add(self._check.key)
@@ -233,15 +233,15 @@ class RayExecutor(Executor):
         The head is tried before any request is sent to it: Ray ends this process if a request takes a minute.
         """
         now = time.monotonic()
-        if now - self._looked < LOOK_SECONDS:
+        if now - self._look_time < LOOK_SECONDS:
             return
-        self._looked, self._head_answers = now, try_port(self._head) is None
+        self._look_time, self._head_answers = now, try_port(self._head) is None
         if self._head_answers:
-            self._answered = now
+            self._answer_time = now
             self._count_cpus()
             return
-        self._hires_from = now + LOOK_SECONDS
-        if now - self._answered >= LOST_SECONDS:
+        self._next_hire = now + LOOK_SECONDS
+        if now - self._answer_time >= LOST_SECONDS:
             msg = f"{self._head}: the head of the Ray cluster has not answered for {LOST_SECONDS:.0f} s and is lost"
             raise ClusterLostError(msg)
 
@@ -258,8 +258,8 @@ class RayExecutor(Executor):
         self.most_workers = self.slots + pending
         now = time.monotonic()
         if not self._queue or any(worker.pid for worker in self._workers):
-            self._had_worker = now
-        seconds = now - self._had_worker
+            self._worker_time = now
+        seconds = now - self._worker_time
         reason = f"other jobs use all {num_cpus:,} CPUs" if num_cpus else "no node of the cluster has CPUs"
         text = f"waiting for {seconds:.0f} s: {reason}; `ray status` says more"
         self.waiting = text if seconds > BUSY_SECONDS else None

@@ -62,7 +62,7 @@ class Shards(Assembly):
         self.source = source
         record_shard_size(job.work_dir, source.smallest_shard)
         self._tasks = source.tasks(dataset_begins)
-        self._begins = dataset_begins
+        self._dataset_begins = dataset_begins
         self._first_shards = [
             next(task.shard for task in self._tasks if task.dataset == dataset)
             for dataset in range(len(dataset_begins))
@@ -71,11 +71,11 @@ class Shards(Assembly):
         """Number of outputs per dataset: one for each key of each sample or split."""
         self._function, self._settings = function, job.executor.share(settings)
         self._results: dict[int, ShardResult] = {}
-        self._lines: list[int] = []
+        self._first_lines: list[int] = []
         """1-based number of each leading shard's first line in its input; the outputs contain these shards."""
-        self._again: set[int] = set()
+        self._damaged: set[int] = set()
         """Shards that are being made again because a file was damaged."""
-        self._replaced: set[str] = set()
+        self._replaced_paths: set[str] = set()
         """Files of damaged attempts."""
         self._num_damages: Counter[int] = Counter()
         self._num_bad = 0
@@ -87,13 +87,13 @@ class Shards(Assembly):
             BadRecordError: For the first bad record, in the order of inputs and offsets, with its line number.
             InputError: If there are more bad records than allowed, or no records at all.
         """
-        job, tasks, kept = self.job, self._tasks, self._find_kept()
+        job, tasks, results = self.job, self._tasks, self._find_kept_shards()
         if job.journal.shards:
-            said = f"{len(kept):,} of {count(len(tasks), 'shard')} kept, {len(tasks) - len(kept):,} to be made"
-            job.reporter.say(said)
+            note = f"{len(results):,} of {count(len(tasks), 'shard')} kept, {len(tasks) - len(results):,} to be made"
+            job.reporter.say(note)
         job.reporter.stage("tokenize", total=sum(task.stored_bytes for task in tasks), unit="bytes", tasks=len(tasks))
-        ready = [call for number, result in kept.items() for call in self._take_shard(number, result, fresh=False)]
-        missing = [task for task in tasks if task.shard not in kept]
+        ready = [call for number, result in results.items() for call in self._take_shard(number, result, fresh=False)]
+        missing = [task for task in tasks if task.shard not in results]
         try:
             self.run(map(self._shard_call, missing), ready)
         except BadRecordError as error:
@@ -117,21 +117,21 @@ class Shards(Assembly):
         )
         return task.shard, call
 
-    def _find_kept(self) -> dict[int, ShardResult]:
+    def _find_kept_shards(self) -> dict[int, ShardResult]:
         """Return the shards of the journal whose files have the recorded sizes, by number in the plan.
 
         Merging checks their bytes. A shard's token file may be deleted already if all its ranges are merged.
         """
-        job, made = self.job, self.job.journal.shards
+        job, receipts = self.job, self.job.journal.shards
         wants_provenance = not self.source.config.no_provenance
-        known = {number: made[task.key] for number, task in enumerate(self._tasks) if task.key in made}
+        results = {number: receipts[task.key] for number, task in enumerate(self._tasks) if task.key in receipts}
         folder = join_path(job.work_dir, SHARDS_FOLDER)
-        sizes = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
-        for place, output in enumerate(job.outputs):
-            dataset, key = divmod(place, self._per_dataset)
-            merged, end = self._merged(output), output.size_bytes
-            for number in takewhile(known.__contains__, self._shards_of(dataset)):
-                tokens = known[number].keys[key].bin
+        sizes = {status.path: status.size_bytes for status in store_of(folder).list(folder)}
+        for output_number, output in enumerate(job.outputs):
+            dataset, key = divmod(output_number, self._per_dataset)
+            merged, end = self._records_of(output), output.size_bytes
+            for number in takewhile(results.__contains__, self._shards_of(dataset)):
+                tokens = results[number].keys[key].bin
                 begin, end = end, end + tokens.size_bytes
                 if all(map(merged.__contains__, ranges_of(begin, end))):
                     sizes[join_path(job.work_dir, tokens.name)] = tokens.size_bytes
@@ -141,29 +141,29 @@ class Shards(Assembly):
             files = result.stored_files
             return has_rows and all(sizes.get(join_path(job.work_dir, file.name)) == file.size_bytes for file in files)
 
-        return {number: result for number, result in known.items() if is_whole(result)}
+        return {number: result for number, result in results.items() if is_whole(result)}
 
-    def take(self, key: Key, answer: Any) -> Calls:  # noqa: ANN401 - of any function
+    def take(self, key: Key, result: Any) -> Calls:  # noqa: ANN401 - of any function
         """Record a call's result; return the calls that it releases."""
         if not isinstance(key, int):
-            return super().take(key, answer)
-        self.job.journal.record(ShardMade(self._tasks[key].key, answer))
-        return self._take_again(key, answer) if key in self._again else self._take_shard(key, answer, fresh=True)
+            return super().take(key, result)
+        self.job.journal.record(ShardMade(self._tasks[key].key, result))
+        return self._replace_shard(key, result) if key in self._damaged else self._take_shard(key, result, fresh=True)
 
     def _take_shard(self, number: int, result: ShardResult, *, fresh: bool) -> Calls:
         """Count a shard; return the calls for ranges that can now be merged."""
         self._results[number] = result
-        made = zip(self._outputs_of(self._tasks[number]), result.keys, strict=True)
-        tokens = sum(key.num_tokens for output, key in made if not output.is_mask)
+        outputs_and_keys = zip(self._outputs_of(self._tasks[number]), result.keys, strict=True)
+        tokens = sum(key.num_tokens for output, key in outputs_and_keys if not output.is_mask)
         stored_bytes = self._tasks[number].stored_bytes
         self.job.reporter.advance(stored_bytes, documents=result.num_records, tokens=tokens, fresh=fresh)
         self._num_bad += sum(file.quarantined for file in result.files)
         self._refuse_more_bad()
         calls: list[tuple[Key, Call]] = []
-        while (following := self._results.get(len(self._lines))) is not None:
-            task = self._tasks[len(self._lines)]
-            self._lines.append(self._find_line(task))
-            for output, segment in self._segments(task, following):
+        while (next_result := self._results.get(len(self._first_lines))) is not None:
+            task = self._tasks[len(self._first_lines)]
+            self._first_lines.append(self._find_line(task))
+            for output, segment in self._segments(task, next_result):
                 calls += self.range_calls(output, output.append(segment))
         return calls
 
@@ -172,33 +172,33 @@ class Shards(Assembly):
         before = task.shard - 1
         if before < 0 or self._tasks[before].input != task.input:
             return 1
-        return self._lines[before] + self._results[before].files[0].lines
+        return self._first_lines[before] + self._results[before].files[0].lines
 
     def _segments(self, task: ShardTask, result: ShardResult) -> Iterator[tuple[Output, Segment]]:
         """Yield each output of a shard, and the segment that the shard adds to it."""
         work_dir = self.job.work_dir
 
-        def source(file: ShardFile) -> SourceFile:
+        def source_file(file: ShardFile) -> SourceFile:
             return SourceFile(join_path(work_dir, file.name), file.size_bytes, file.blocks)
 
-        for output, made in zip(self._outputs_of(task), result.keys, strict=True):
+        for output, key_result in zip(self._outputs_of(task), result.keys, strict=True):
             bad = None if output.is_mask else result.quarantine
-            rows = None if output.is_mask else made.provenance
+            rows = None if output.is_mask else key_result.provenance
             yield (
                 output,
                 Segment(
-                    bin=source(made.bin),
-                    idx=source(made.idx),
+                    bin=source_file(key_result.bin),
+                    idx=source_file(key_result.idx),
                     header=IndexHeader(
                         dtype=output.dtype,
-                        num_sequences=made.num_sequences,
-                        num_boundaries=made.num_documents + 1,
+                        num_sequences=key_result.num_sequences,
+                        num_boundaries=key_result.num_documents + 1,
                         has_modes=False,
                     ),
-                    provenance=source(rows) if rows else None,
-                    quarantine=source(bad) if bad else None,
-                    input=task.input - self._begins[task.dataset],
-                    line=self._lines[task.shard],
+                    provenance=source_file(rows) if rows else None,
+                    quarantine=source_file(bad) if bad else None,
+                    input=task.input - self._dataset_begins[task.dataset],
+                    line=self._first_lines[task.shard],
                     names=tuple(self.source.inputs[number].path for number in task.inputs) if bad else (),
                 ),
             )
@@ -211,32 +211,32 @@ class Shards(Assembly):
         Raises:
             OutputError: If no shard has the file, or the shard was damaged too often.
         """
-        if damaged.path in self._replaced:  # reported again by work that began earlier
-            return () if self._again else self.release_waiting()
+        if damaged.path in self._replaced_paths:  # reported again by work that began earlier
+            return () if self._damaged else self.release_waiting()
         name = damaged.path[len(self.job.work_dir) :].lstrip("/")
-        shards = (shard for shard, made in self._results.items() if name in {file.name for file in made.stored_files})
-        number = next(shards, None)
+        keys = (key for key, result in self._results.items() if name in {file.name for file in result.stored_files})
+        number = next(keys, None)
         if number is None or self._num_damages[number] == MOST_DAMAGES:
-            what = "other bytes are read back than were written"
-            raise OutputError(f"{damaged.path}: {what}", hint="check the disk, and run the same command again")
-        self._replaced |= {join_path(self.job.work_dir, file.name) for file in self._results[number].stored_files}
+            problem = "other bytes are read back than were written"
+            raise OutputError(f"{damaged.path}: {problem}", hint="check the disk, and run the same command again")
+        self._replaced_paths |= {join_path(self.job.work_dir, file.name) for file in self._results[number].stored_files}
         self._num_damages[number] += 1
-        self._again.add(number)
+        self._damaged.add(number)
         self.job.reporter.say(f"{damaged.path}: damaged since it was written; its shard is made again: check the disk")
         return [self._shard_call(self._tasks[number])]
 
-    def _take_again(self, number: int, result: ShardResult) -> Calls:
+    def _replace_shard(self, number: int, result: ShardResult) -> Calls:
         """Replace a damaged shard by its new attempt; return the calls that waited for it."""
         task, old = self._tasks[number], self._results[number]
         if [file.size_bytes for file in old.stored_files] != [file.size_bytes for file in result.stored_files]:
-            what = "read again, it gives other tokens"
-            raise InputError(f"{task.place}: {what}", hint="leave inputs alone while they are read")
+            problem = "read again, it gives other tokens"
+            raise InputError(f"{task.place}: {problem}", hint="leave inputs alone while they are read")
         self._results[number] = result
-        self._again.discard(number)
-        place = number - self._first_shards[task.dataset]
+        self._damaged.discard(number)
+        position = number - self._first_shards[task.dataset]
         for output, segment in self._segments(task, result):
-            output.replace(place, segment)
-        return () if self._again else self.release_waiting()
+            output.replace(position, segment)
+        return () if self._damaged else self.release_waiting()
 
     # Manifests.
 
@@ -265,32 +265,32 @@ class Shards(Assembly):
         bad, records = self._num_bad, sum(file.lines - file.blank for file in files)
         self._refuse_more_bad(records)
         if not any(result.num_records for result in self._results.values()):
-            left = f"no record is left: of {records:,}, {bad:,} are bad and {records - bad:,} are left out"
-            what = left if records else "the inputs have no record"
-            raise InputError(f"{self._tasks[0].parts[0].path}: {what}", hint="check --input and the conditions")
+            rejection = f"no record is left: of {records:,}, {bad:,} are bad and {records - bad:,} are left out"
+            problem = rejection if records else "the inputs have no record"
+            raise InputError(f"{self._tasks[0].parts[0].path}: {problem}", hint="check --input and the conditions")
 
     def _refuse_more_bad(self, records: int | None = None) -> None:
         """Refuse more bad records than are allowed; a limit in percent needs the number of all records."""
         limit = self.source.config.max_bad_records or "inf"
         if limit.endswith("%"):
-            most = math.inf if records is None else float(limit[:-1]) / 100 * records
+            max_bad = math.inf if records is None else float(limit[:-1]) / 100 * records
         else:
-            most = float(limit)
-        if self._num_bad > most:
+            max_bad = float(limit)
+        if self._num_bad > max_bad:
             raise InputError(
                 f"{count(self._num_bad, 'bad record')} quarantined, more than the {limit} of --max-bad-records",
                 hint="look at the *.quarantine files in the work folder, then fix the input or raise the limit",
             )
 
-    def publish(self, own: Sequence[Mapping[str, Any]], *, encodes: bool = True) -> None:
+    def publish(self, job_fields: Sequence[Mapping[str, Any]], *, encodes: bool = True) -> None:
         """Assemble and publish the outputs.
 
         Args:
-            own: For each output, the fields of Content that only this kind of job has.
+            job_fields: For each output, the fields of Content that only this kind of job has.
             encodes: Whether the job encodes texts.
         """
         files = self.complete()
-        contents = [self._content(number, files[number], fields) for number, fields in enumerate(own)]
+        contents = [self._make_content(number, files[number], fields) for number, fields in enumerate(job_fields)]
         engine, name = self.source.engine if encodes else None, self.source.config.tokenizer_model
         lines = [
             f"{content.tokens} {output.prefix}\n" if content.tokens else ""
@@ -304,7 +304,7 @@ class Shards(Assembly):
         num_shards = len(self._tasks)
         self.job.publish(contents, texts, num_shards=num_shards, engine=engine, tokenizer_path=name)
 
-    def _content(self, number: int, files: dict[str, StoredFile], own: Mapping[str, Any]) -> Content:
+    def _make_content(self, number: int, files: dict[str, StoredFile], job_fields: Mapping[str, Any]) -> Content:
         """Return the content of an output's manifest, given the output's number."""
         output = self.job.outputs[number]
         dataset, key = divmod(number, self._per_dataset)
@@ -318,7 +318,7 @@ class Shards(Assembly):
             text["account"] = RecordCounts(**counts, documents_with_tokens=full, empty_documents=empty)
             text["eod_in_text"] = sum(part.eod_in_text for part in parts)
             text["tokenizer"] = self.source.describe_tokenizer()
-        fields = {"token_dtype": output.dtype.name, **text, **own}
+        fields = {"token_dtype": output.dtype.name, **text, **job_fields}
         return Content(
             inputs=inputs,
             documents=sum(part.num_documents for part in parts),
@@ -330,19 +330,19 @@ class Shards(Assembly):
 
     def _describe_inputs(self, dataset: int, key: int) -> Iterator[RecordedInput]:
         """Yield an output's inputs with counts; records of other samples or splits count as filtered."""
-        group = key * len(self._results[0].files[0].kept) // self._per_dataset
+        group = key * len(self._results[0].files[0].num_kept) // self._per_dataset
         tasks = (self._tasks[shard] for shard in self._shards_of(dataset))
         numbered = (pair for task in tasks for pair in zip(task.inputs, self._results[task.shard].files, strict=True))
-        for number, found in groupby(numbered, key=lambda pair: pair[0]):
-            files, given = [file for _, file in found], self.source.inputs[number]
-            form = given.parts[0].form
+        for number, pairs in groupby(numbered, key=lambda pair: pair[0]):
+            files, input_file = [file for _, file in pairs], self.source.inputs[number]
+            form = input_file.parts[0].form
             container, format = form.container, form.format
             lines, blank = sum(file.lines for file in files), sum(file.blank for file in files)
-            bad, kept = sum(file.quarantined for file in files), sum(file.kept[group] for file in files)
+            bad, num_kept = sum(file.quarantined for file in files), sum(file.num_kept[group] for file in files)
             tokenized = [file.tokenized_bytes[key] for file in files if file.tokenized_bytes]
             yield RecordedInput(
-                path=given.path,
-                size_bytes=given.size_bytes,
+                path=input_file.path,
+                size_bytes=input_file.size_bytes,
                 fingerprint=files[0].fingerprint,
                 compression=None if container == "plain" else container,
                 format=None if format == "jsonl" else format,
@@ -350,9 +350,9 @@ class Shards(Assembly):
                 lines=lines,
                 blank=blank,
                 records=lines - blank,
-                kept=kept,
+                kept=num_kept,
                 quarantined=bad,
-                filtered=lines - blank - bad - kept or None,
+                filtered=lines - blank - bad - num_kept or None,
                 tokenized_bytes=sum(tokenized) if tokenized else None,
             )
 

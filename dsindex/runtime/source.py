@@ -75,7 +75,7 @@ class TextSource:
         """Warnings about inputs that may be a mistake: repeated, empty, or large and compressed."""
         times = Counter(file.path for file in self.files)
         packed = (file for file in self.files if file.form.container != "plain")
-        named = {
+        paths_by_warning = {
             "inputs that are given more than once": [f"{path} ({n:,} times)" for path, n in times.items() if n > 1],
             "empty inputs": [file.path for file in self.files if not file.size_bytes],
             "large compressed inputs, each read by one worker; split them to save hours": [
@@ -83,9 +83,9 @@ class TextSource:
             ],
         }
         return tuple(
-            f"{what}: {', '.join(map(show_name, paths[:_SHOWN]))}"
+            f"{warning}: {', '.join(map(show_name, paths[:_SHOWN]))}"
             + (f", and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else "")
-            for what, paths in named.items()
+            for warning, paths in paths_by_warning.items()
             if paths
         )
 
@@ -146,24 +146,26 @@ class TextSource:
 
     def describe_tokenizer(self) -> RecordedTokenizer:
         """Return the tokenizer as manifests record it."""
-        options = self.config.tokenizer_options()
-        given = {each.name: value for each in fields(options) if (value := getattr(options, each.name)) != each.default}
+        config = self.config.tokenizer_options()
+        values = {
+            field.name: value for field in fields(config) if (value := getattr(config, field.name)) != field.default
+        }
         if self.tokenizer.revision is None:
-            given.pop("tokenizer_type", None)  # it selects a file of a folder, but changes no token
+            values.pop("tokenizer_type", None)  # it selects a file of a folder, but changes no token
         return RecordedTokenizer(
             name=self.tokenizer.name,
             sha256=self.tokenizer.sha256,
             vocabulary_size=self.tokenizer.vocabulary_size,
             eod_id=self.eod_id,
-            options=given or None,
+            options=values or None,
             revision=self.tokenizer.revision,
         )
 
-    def describe_options(self, **own: Any) -> RecordedOptions:  # noqa: ANN401 - fields of RecordedOptions
+    def describe_options(self, **job_options: Any) -> RecordedOptions:  # noqa: ANN401 - fields of RecordedOptions
         """Return the options that the output depends on, for the manifest.
 
         Args:
-            own: Options that only this kind of job has.
+            job_options: Options that only this kind of job has.
         """
         config = self.config
         return RecordedOptions(
@@ -171,7 +173,7 @@ class TextSource:
             tokenizer_hf_no_include_special_tokens=config.tokenizer_hf_no_include_special_tokens,
             on_bad_record=config.on_bad_record,
             max_record_size=config.max_record_size,
-            **own,
+            **job_options,
         )
 
 
@@ -202,34 +204,34 @@ def open_source(
     engine = choose_engine(tokenizer, config.engine, add_special_tokens=special)
     eod_id = require_eod(tokenizer) if append_eod else None
     work_dir = work_folder_path(config)
-    stored = join_path(work_dir, STDIN_FILE)
+    stdin_path = join_path(work_dir, STDIN_FILE)
     paths = find_paths(
         config.input,
         lists=config.input_list,
         split=config.input_split,
         config=config.input_config,
         exclude=config.exclude,
-        standard_input=None if reporter is None else stored,
-        say=(found := list[str]()).append,
+        standard_input=None if reporter is None else stdin_path,
+        say=(folder_sentences := list[str]()).append,
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:
         reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")
-    look = partial(examine_inputs, wanted=config.input_format, selection=selection)
-    seen = look(path for path in paths if not path.is_standard_input)
+    examine = partial(examine_inputs, input_format=config.input_format, selection=selection)
+    input_files = examine(path for path in paths if not path.is_standard_input)
     for number, path in enumerate(paths):
         if path.is_standard_input and reporter is not None:
-            _store_standard_input(work_dir, stored, say=reporter.say)
-            seen[number:number] = look([path])
-    smallest = read_shard_size(work_dir) or choose_smallest_shard(sum(each.text_bytes for each in seen))
+            _store_standard_input(work_dir, stdin_path, say=reporter.say)
+            input_files[number:number] = examine([path])
+    smallest = read_shard_size(work_dir) or choose_smallest_shard(sum(file.text_bytes for file in input_files))
     cut = partial(cut_input, shard_size=config.shard_size, smallest=smallest, largest=config.largest_shard)
     return TextSource(
         config=config,
-        inputs=tuple(map(cut, seen)),
+        inputs=tuple(map(cut, input_files)),
         tokenizer=tokenizer,
         engine=engine,
         eod_id=eod_id,
         smallest_shard=smallest,
-        folders=tuple(found),
+        folders=tuple(folder_sentences),
     )
 
 
@@ -248,13 +250,13 @@ def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None
         PlanError: If the folder belongs to another program or another driver.
         OutputError: If it cannot be stored.
     """
-    kept = find(path)
+    stored_status = find(path)
     try:
         stream = piped_input()
         with hold_work_folder(work_dir):
             say("reading standard input to its end, into the work folder")
-            left = (each.path for each in store_of(path).list(work_dir) if each.path.startswith(f"{path}."))
-            store_of(path).delete(left)  # leftovers of a killed driver
+            leftovers = (status.path for status in store_of(path).list(work_dir) if status.path.startswith(f"{path}."))
+            store_of(path).delete(leftovers)  # leftovers of a killed driver
             with open_output(path) as file:
                 while chunk := stream.read1(_READ_BYTES):  # Ctrl-C takes effect between reads
                     file.write(chunk)
@@ -266,12 +268,12 @@ def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None
     except OSError as error:
         raise InputError(f"-: standard input cannot be read ({error.strerror})", hint="check the pipe") from error
     except InputError:
-        if kept is None:
+        if stored_status is None:
             raise
-        if not holds_writes(path) and time_of_content(digest_file(path)) != kept.modified_ns:
-            what = "nothing is piped, and what an interrupted run stored is damaged"
-            raise InputError(f"{path}: {what}", hint="pipe the input again") from None
-        say(f"nothing is piped: continuing with the {kept.size_bytes:,} bytes of standard input in {path}")
+        if not holds_writes(path) and time_of_content(digest_file(path)) != stored_status.modified_ns:
+            problem = "nothing is piped, and what an interrupted run stored is damaged"
+            raise InputError(f"{path}: {problem}", hint="pipe the input again") from None
+        say(f"nothing is piped: continuing with the {stored_status.size_bytes:,} bytes of standard input in {path}")
 
 
 def time_of_content(digest: str) -> int:

@@ -35,11 +35,11 @@ class ShardTask(Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """Identifies what it reads and which occurrence it is: unique in a plan, and unaffected by added inputs."""
-        first, *others = (
+        first_key, *other_keys = (
             f"{name_in_plan(part.path)}\0{part.size_bytes}\0{part.version}\0{part.begin}\0{part.end}"
             for part in self.parts
         )
-        key = f"{first}\0{xxhash.xxh3_128_hexdigest(repr(others).encode())}" if others else first
+        key = f"{first_key}\0{xxhash.xxh3_128_hexdigest(repr(other_keys).encode())}" if other_keys else first_key
         return f"{key}\0#{self.occurrence}" if self.occurrence else key
 
     @property
@@ -55,9 +55,9 @@ class ShardTask(Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> str:
         """The part or the files that it reads, for messages."""
-        first, *others = self.parts
-        if others:
-            return f"{len(self.parts):,} files from {first.path} to {others[-1].path}"
+        first, *other_parts = self.parts
+        if other_parts:
+            return f"{len(self.parts):,} files from {first.path} to {other_parts[-1].path}"
         return f"{first.path}, {'row groups' if first.form.is_table else 'bytes'} {first.begin} to {first.end}"
 
 
@@ -76,7 +76,7 @@ class FileCounts(Struct, frozen=True, array_like=True, gc=False):
     """Size of the lines in the unpacked text."""
     fingerprint: str
     """Fingerprint of the whole file when this shard was read."""
-    kept: tuple[int, ...]
+    num_kept: tuple[int, ...]
     """Records kept in each sample or split."""
     tokenized_bytes: tuple[int, ...] = ()
     """UTF-8 size of the tokenized texts, for each key of the receipt."""
@@ -122,7 +122,7 @@ class ShardResult(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def num_records(self) -> int:
         """Number of records kept."""
-        return sum(sum(file.kept) for file in self.files)
+        return sum(sum(file.num_kept) for file in self.files)
 
     @property
     def stored_files(self) -> list[ShardFile]:

@@ -128,7 +128,7 @@ class Attempt(contextlib.ExitStack):
             self._files[suffix].digester = BlockDigester(BLOCK_BYTES, xxhash.xxh3_64)
         return self._files[suffix]
 
-    def stored(self, suffix: str) -> ShardFile:
+    def shard_file(self, suffix: str) -> ShardFile:
         """Return the name, size and block digests of a file of this attempt."""
         file = self.file(suffix)
         blocks = tuple(block.hex() for block in file.digester.blocks())
@@ -151,22 +151,22 @@ class Attempt(contextlib.ExitStack):
         entry = quarantine_entry(record.part, record.offset, record.line, record.reason, record.line_bytes)
         self.file("quarantine").write(encode_json(entry, newline=True))
 
-    def count_files(self, reader: TaskReader, *counted: Sequence[NDArray[np.int64]]) -> tuple[FileCounts, ...]:
+    def count_files(self, reader: TaskReader, *count_groups: Sequence[NDArray[np.int64]]) -> tuple[FileCounts, ...]:
         """Return the counts of each part.
 
         Args:
             reader: The reader of the parts.
-            counted: Counts per part, shape [parts]: the records kept in each sample or split, and if texts were
+            count_groups: Counts per part, shape [parts]: the records kept in each sample or split, and if texts were
                 tokenized, the bytes of text of each key.
         """
         columns = [reader.counts[name].tolist() for name in ("lines", "blank")]
         columns += [self.bad.tolist(), reader.counts["text_bytes"].tolist(), reader.fingerprints]
-        columns += [list(zip(*(counts.tolist() for counts in each), strict=True)) for each in counted]
+        columns += [list(zip(*(counts.tolist() for counts in group), strict=True)) for group in count_groups]
         return tuple(map(FileCounts, *columns))
 
     def quarantine(self) -> ShardFile | None:
         """Return the file of bad records, if there are any."""
-        return self.stored("quarantine") if self.bad.any() else None
+        return self.shard_file("quarantine") if self.bad.any() else None
 
 
 class GroupWriter:
@@ -209,7 +209,7 @@ class GroupWriter:
             self._indices[key].add_documents(lengths, per_document)
         self._facts[key].update(facts)
 
-    def add_places(self, offsets: Numbers, lines: Numbers, inputs: Numbers) -> None:
+    def add_provenance(self, offsets: Numbers, lines: Numbers, inputs: Numbers) -> None:
         """Append rows of provenance, unless it is switched off.
 
         Args:
@@ -228,7 +228,7 @@ class GroupWriter:
         Raises:
             OutputError: If a disk is full.
         """
-        rows, parts = None if self._provenance is None else self._attempt.stored(self._provenance), []
+        rows, parts = None if self._provenance is None else self._attempt.shard_file(self._provenance), []
         for key, index in enumerate(self._indices):
             with writing(self._attempt.folder):
                 index.write(self._attempt.file(f"{self._name}.{key}.idx"))
@@ -236,8 +236,8 @@ class GroupWriter:
                 num_sequences=index.num_sequences,
                 num_documents=index.num_documents,
                 num_tokens=index.num_tokens,
-                bin=self._attempt.stored(f"{self._name}.{key}.bin"),
-                idx=self._attempt.stored(f"{self._name}.{key}.idx"),
+                bin=self._attempt.shard_file(f"{self._name}.{key}.bin"),
+                idx=self._attempt.shard_file(f"{self._name}.{key}.idx"),
                 provenance=rows,
                 **self._facts[key],
             )
@@ -263,22 +263,22 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     reader = TaskReader(task.parts)
     with Attempt(task, settings) as attempt:
         groups = [_SampleWriter(attempt, str(number), settings) for number in range(len(settings.samples))]
-        for block in reader.records(settings.selection, max_record_bytes=settings.max_record_bytes):
-            kept, encoded = encode_block(sample_records(block, settings.samples), settings.tokenizer, settings.engine)
-            for record in kept.bad:
+        for chunk in reader.records(settings.selection, max_record_bytes=settings.max_record_bytes):
+            block, batches = encode_block(sample_records(chunk, settings.samples), settings.tokenizer, settings.engine)
+            for record in block.bad_records:
                 attempt.quarantine_record(record)
             if len(groups) == 1:
-                groups[0].add_block(kept, encoded)
+                groups[0].add_block(block, batches)
                 continue
-            hashes = hash_records(kept)
+            hashes = hash_records(block)
             for sample, group in zip(settings.samples, groups, strict=True):
-                own = sample.holds(hashes)
-                group.add_block(keep_records(kept, own), {key: each.keep(own) for key, each in encoded.items()})
-        counted = [[group.kept for group in groups]]
+                mask = sample.holds(hashes)
+                group.add_block(keep_records(block, mask), {key: batch.keep(mask) for key, batch in batches.items()})
+        count_groups = [[group.num_kept for group in groups]]
         if settings.selection.vocabulary_size is None:
-            counted += [[sizes for group in groups for sizes in group.text_bytes]]
+            count_groups += [[sizes for group in groups for sizes in group.text_bytes]]
         return ShardResult(
-            files=attempt.count_files(reader, *counted),
+            files=attempt.count_files(reader, *count_groups),
             keys=tuple(part for group in groups for part in group.results()),
             quarantine=attempt.quarantine(),
         )
@@ -295,17 +295,17 @@ class _SampleWriter(GroupWriter):
         self._lay_out = partial(
             lay_out_documents, dtype=dtype, eod_id=settings.eod_id, layout=settings.layout, vocabulary_size=size
         )
-        self.kept = np.zeros(len(attempt.bad), np.int64)
+        self.num_kept = np.zeros(len(attempt.bad), np.int64)
         """Number of records kept in each part."""
         self.text_bytes = np.zeros((len(settings.keys), len(attempt.bad)), np.int64)
         """Bytes of text of each key in each part."""
 
-    def add_block(self, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
+    def add_block(self, block: RecordBlock, batches: Mapping[str, TokenBatch]) -> None:
         """Append encoded records of the sample."""
-        self.kept += np.bincount(block.parts, minlength=len(self.kept))
+        self.num_kept += np.bincount(block.parts, minlength=len(self.num_kept))
         is_document = None
         for number, (key, sizes) in enumerate(zip(self._keys, self.text_bytes, strict=True)):
-            batch = encoded[key]
+            batch = batches[key]
             if batch.text_bytes and len(sizes) == 1:
                 sizes += batch.text_bytes
             else:
@@ -314,5 +314,5 @@ class _SampleWriter(GroupWriter):
             facts = {"num_empty_documents": documents.num_empty, "eod_in_text": documents.eod_in_text}
             self.add(number, documents.tokens, documents.sequence_lengths, documents.sequences_per_document, **facts)
             is_document = documents.is_document
-        kept = slice(None) if is_document is None else is_document  # not None only for a layout with one key
-        self.add_places(block.offsets[kept], block.lines[kept], block.parts[kept])
+        row_selection = slice(None) if is_document is None else is_document  # not None only for a layout with one key
+        self.add_provenance(block.offsets[row_selection], block.lines[row_selection], block.parts[row_selection])

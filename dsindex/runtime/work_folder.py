@@ -51,8 +51,8 @@ def is_marked(path: str) -> bool:
     Raises:
         OutputError: If the store refuses.
     """
-    found = store_of(path).read(join_path(path, MARKER_FILE))
-    return found is not None and found[0] == MARKER
+    marker = store_of(path).read(join_path(path, MARKER_FILE))
+    return marker is not None and marker[0] == MARKER
 
 
 def write_marker(path: str) -> None:
@@ -75,33 +75,33 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
     # A foreign file in place of the lock is refused when the lock is taken. If the marker was damaged or lost, a line
     # of the journal (with its digest) proves the same; before the journal, only standard input can be in the folder.
     # A disk may have left zeros in the marker.
-    found, own = store_of(path).read(join_path(path, MARKER_FILE)), [LOCK_FILE, STDIN_FILE, f"{MARKER_FILE}."]
-    if found is not None and (b"dsindex" in found[0] or b"\0" in found[0] or MARKER.startswith(found[0])):
-        own.append(MARKER_FILE)
+    marker, own_names = store_of(path).read(join_path(path, MARKER_FILE)), [LOCK_FILE, STDIN_FILE, f"{MARKER_FILE}."]
+    if marker is not None and (b"dsindex" in marker[0] or b"\0" in marker[0] or MARKER.startswith(marker[0])):
+        own_names.append(MARKER_FILE)
     if (
         not is_marked(path)
-        and (foreign := [name for name in _files(path) if not name.startswith(tuple(own))])
+        and (foreign := [name for name in _list_files(path) if not name.startswith(tuple(own_names))])
         and next(open_log(path).read(), None) is None
     ):
         hint = "choose another --work-dir, or remove it if an earlier version of dsindex made it"
         raise PlanError(f"{path}: not a work folder of this version of dsindex; it has {foreign[0]!r}", hint=hint)
     try:
-        with hold_lock(join_path(path, LOCK_FILE), what=f"the work folder {path}") as lock:
+        with hold_lock(join_path(path, LOCK_FILE), resource=f"the work folder {path}") as lock:
             if not is_marked(path):
                 write_marker(path)
             try:
                 yield lock
             finally:
-                if all(name.startswith((LOCK_FILE, MARKER_FILE)) for name in _files(path)):
+                if all(name.startswith((LOCK_FILE, MARKER_FILE)) for name in _list_files(path)):
                     remove_work_folder(path)
     finally:
-        _remove_empty(path)
+        _remove_empty_folders(path)
 
 
 def read_shard_size(path: str) -> int | None:
     """Return the smallest shard size that was chosen when the work began; None if none is recorded."""
-    found = store_of(path).read(join_path(path, SHARD_SIZE_FILE))
-    size = int(found[0]) if found is not None and found[0].isdigit() else 0
+    content_and_version = store_of(path).read(join_path(path, SHARD_SIZE_FILE))
+    size = int(content_and_version[0]) if content_and_version is not None and content_and_version[0].isdigit() else 0
     return size if size.bit_count() == 1 else None
 
 
@@ -118,7 +118,7 @@ def remove_work(path: str) -> None:
 
 def remove_unused(path: str, used: Iterable[str]) -> None:
     """Remove temporary files, and shards' files except the used ones, which are named relative to the work folder."""
-    removable = {name for name in _files(path) if name.startswith(f"{SHARDS_FOLDER}/") or name.endswith(".tmp")}
+    removable = {name for name in _list_files(path) if name.startswith(f"{SHARDS_FOLDER}/") or name.endswith(".tmp")}
     store_of(path).delete(join_path(path, name) for name in removable.difference(used))
 
 
@@ -129,20 +129,20 @@ def remove_work_folder(path: str) -> None:
     remove_work(path)  # files of a worker that had checked the marker before it was removed
 
 
-def _files(path: str) -> list[str]:
+def _list_files(path: str) -> list[str]:
     """Return the paths of all files in a work folder, relative to it."""
-    return [each.path[len(path) :].lstrip("/") for each in store_of(path).list(path)]
+    return [status.path[len(path) :].lstrip("/") for status in store_of(path).list(path)]
 
 
 def _remove(path: str, beginnings: tuple[str, ...]) -> None:
     """Remove files; the journal goes last, since it proves that the folder belongs to dsindex."""
-    names = [name for name in _files(path) if name.startswith(beginnings)]
+    names = [name for name in _list_files(path) if name.startswith(beginnings)]
     for is_journal in (False, True):
         store_of(path).delete(join_path(path, name) for name in names if name.startswith("journal") == is_journal)
-    _remove_empty(path)
+    _remove_empty_folders(path)
 
 
-def _remove_empty(path: str) -> None:
+def _remove_empty_folders(path: str) -> None:
     """Remove the empty folders below a local folder, and the folder itself if it is empty."""
     for folder, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):
@@ -214,18 +214,18 @@ class Journal:
         self._merged: defaultdict[tuple[str, str], dict[int | str, RangeMerged | FileComplete]] = defaultdict(dict)
         for line in self.log.read():
             with contextlib.suppress(ValueError):
-                self._take(_decode(line))
+                self._apply(_decode_line(line))
 
     @property
     def has_work(self) -> bool:
         """Whether any shard, range or file is recorded."""
         return bool(self.shards) or any(self._merged.values())
 
-    def merged(self, plan: str, output: str) -> dict[int | str, RangeMerged | FileComplete]:
+    def records_of(self, plan: str, output: str) -> dict[int | str, RangeMerged | FileComplete]:
         """Return the merged parts of a plan's output: ranges of the token file by number, other files by suffix."""
         return self._merged[plan, output]
 
-    def _take(self, line: Line) -> None:
+    def _apply(self, line: Line) -> None:
         match line:
             case Began():
                 self.began, self.is_finished = line, False
@@ -244,18 +244,18 @@ class Journal:
         Raises:
             OutputError: If it cannot be written.
         """
-        self.log.append(_encode(line))
-        self._take(line)
+        self.log.append(_encode_line(line))
+        self._apply(line)
 
 
-def _encode(line: Line) -> bytes:
+def _encode_line(line: Line) -> bytes:
     try:
         return msgspec.json.encode(line, enc_hook=str)
     except UnicodeEncodeError:  # a name that is not UTF-8
         return encode_json(msgspec.to_builtins(line, enc_hook=str))
 
 
-def _decode(line: bytes) -> Line:
+def _decode_line(line: bytes) -> Line:
     try:
         decoded: Line = msgspec.json.decode(line, type=Line)
     except msgspec.DecodeError:

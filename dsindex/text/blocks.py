@@ -36,12 +36,12 @@ class Column:
     """Number of items of each record, shape [records]; None if each record has one."""
 
     @classmethod
-    def of(cls, values: Sequence[Any], *, holds_ids: bool = False) -> Column:
+    def of_values(cls, values: Sequence[Any], *, holds_ids: bool = False) -> Column:
         """Make the column from one value per record: an item or a list of items."""
         if not holds_ids and list not in set(map(type, values)):
             return cls(items=values, counts=None)
-        inner = [(value or [0])[0] if holds_ids else value for value in values]  # an empty list of ids is one sequence
-        lists = [value if isinstance(each, list) else [value] for value, each in zip(values, inner, strict=True)]
+        probes = [(value or [0])[0] if holds_ids else value for value in values]  # an empty list of ids is one sequence
+        lists = [value if isinstance(probe, list) else [value] for value, probe in zip(values, probes, strict=True)]
         return cls(items=list(chain.from_iterable(lists)), counts=np.fromiter(map(len, lists), np.int64, len(lists)))
 
     @property
@@ -49,16 +49,16 @@ class Column:
         """Whether the items are sequences of token ids."""
         return bool(self.items) and isinstance(self.items[0], list)
 
-    def keep(self, kept: NDArray[np.bool_]) -> Column:
+    def keep(self, is_kept: NDArray[np.bool_]) -> Column:
         """Return the column of the kept records."""
-        kept_items = kept if self.counts is None else np.repeat(kept, self.counts)
-        counts = None if self.counts is None else self.counts[kept]
-        return Column(items=list(compress(self.items, kept_items.tolist())), counts=counts)
+        is_kept_item = is_kept if self.counts is None else np.repeat(is_kept, self.counts)
+        counts = None if self.counts is None else self.counts[is_kept]
+        return Column(items=list(compress(self.items, is_kept_item.tolist())), counts=counts)
 
-    def by_record(self) -> Iterator[Sequence[Any]]:
+    def items_by_record(self) -> Iterator[Sequence[Any]]:
         """Yield the items of each record.
 
-        >>> list(Column(items=["a", "b", "c"], counts=np.array([2, 0, 1])).by_record())
+        >>> list(Column(items=["a", "b", "c"], counts=np.array([2, 0, 1])).items_by_record())
         [['a', 'b'], [], ['c']]
         """
         if self.counts is None:
@@ -93,7 +93,7 @@ class RecordBlock:
     """The records of consecutive lines, in order; all other lines are blank, bad or filtered."""
 
     num_lines: int
-    blank: NDArray[np.int64]
+    blank_parts: NDArray[np.int64]
     """Number of the part of each blank line, shape [blank lines]."""
     offsets: NDArray[np.int64]
     """Byte offset in the file of each record's line, shape [records]."""
@@ -103,7 +103,7 @@ class RecordBlock:
     """Number of the part of each record, shape [records]."""
     columns: dict[str, Column]
     """The texts or token ids of each wanted key; all columns have the same records."""
-    bad: tuple[BadRecord, ...]
+    bad_records: tuple[BadRecord, ...]
     """Bad records, in file order; they are in no column."""
     text_bytes: int = 0
     """Bytes of text that were read: lines with newlines, or the texts of table rows."""
@@ -125,50 +125,50 @@ def find_id_fault(value: object, vocabulary_size: int) -> str | None:
     'a list with 8 as item 2'
     """
     if not isinstance(value, list):
-        return _shown(value)
+        return _describe_value(value)
     is_nested = bool(value) and isinstance(value[0], list)
     for number, ids in enumerate(value if is_nested else [value], 1):
         if not isinstance(ids, list):
-            return f"a list of lists with {_shown(ids)} as item {number}"
+            return f"a list of lists with {_describe_value(ids)} as item {number}"
         if not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocabulary_size):
             continue
-        wrong = next(at for at, item in enumerate(ids) if type(item) is not int or not 0 <= item < vocabulary_size)
-        place = f"item {wrong + 1} of list {number}" if is_nested else f"item {wrong + 1}"
-        return f"a list with {_shown(ids[wrong])} as {place}"
+        bad_index = next(i for i, token in enumerate(ids) if type(token) is not int or not 0 <= token < vocabulary_size)
+        place = f"item {bad_index + 1} of list {number}" if is_nested else f"item {bad_index + 1}"
+        return f"a list with {_describe_value(ids[bad_index])} as {place}"
     return None
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, (bool, int, float)):
-        shown = json.dumps(value)
-        return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
+        number_text = json.dumps(value)
+        return number_text if len(number_text) <= _SHOWN_CHARACTERS else f"{number_text[:_SHOWN_CHARACTERS]}…"
     return type_name(value)
 
 
-def keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
+def keep_records(block: RecordBlock, is_kept: NDArray[np.bool_]) -> RecordBlock:
     """Return a block with only the kept records; the rest count as filtered."""
     return replace(
         block,
-        offsets=block.offsets[kept],
-        lines=block.lines[kept],
-        parts=block.parts[kept],
-        columns={key: column.keep(kept) for key, column in block.columns.items()},
+        offsets=block.offsets[is_kept],
+        lines=block.lines[is_kept],
+        parts=block.parts[is_kept],
+        columns={key: column.keep(is_kept) for key, column in block.columns.items()},
     )
 
 
 def mark_bad(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
     """Return a block in which the records with these numbers are bad."""
-    bad = list(block.bad)
+    bad_records = list(block.bad_records)
     for number, reason in reasons.items():
         line, part = int(block.lines[number]), int(block.parts[number])
-        content = block.read_line(part, line)
-        bad.append(
-            BadRecord(offset=int(block.offsets[number]), line=line, line_bytes=content, reason=reason, part=part)
+        line_bytes = block.read_line(part, line)
+        bad_records.append(
+            BadRecord(offset=int(block.offsets[number]), line=line, line_bytes=line_bytes, reason=reason, part=part)
         )
-    kept = np.ones(len(block.offsets), np.bool_)
-    kept[list(reasons)] = False
-    bad.sort(key=lambda record: (record.part, record.line))
-    return replace(keep_records(block, kept), bad=tuple(bad))
+    is_kept = np.ones(len(block.offsets), np.bool_)
+    is_kept[list(reasons)] = False
+    bad_records.sort(key=lambda record: (record.part, record.line))
+    return replace(keep_records(block, is_kept), bad_records=tuple(bad_records))
 
 
 # Samples: a share of the records, chosen by a hash of their values, so that the choice does not depend on the input,
@@ -190,8 +190,8 @@ class Sample:
     def holds(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Tell which records are in the sample, shape [records]."""
         first, end = (int(Fraction(str(bound)) * 2**64) for bound in (self.low, self.high))
-        kept = hashes >= np.uint64(first)
-        return kept if end >= 2**64 else kept & (hashes < np.uint64(end))
+        is_in_sample = hashes >= np.uint64(first)
+        return is_in_sample if end >= 2**64 else is_in_sample & (hashes < np.uint64(end))
 
 
 ALL_RECORDS = Sample()
@@ -207,8 +207,8 @@ def sample_records(block: RecordBlock, samples: Sequence[Sample]) -> RecordBlock
     if tuple(samples) == (ALL_RECORDS,) or not len(block.offsets):
         return block
     hashes = hash_records(block)
-    kept = np.logical_or.reduce([sample.holds(hashes) for sample in samples])
-    return keep_records(block, kept)
+    is_sampled = np.logical_or.reduce([sample.holds(hashes) for sample in samples])
+    return keep_records(block, is_sampled)
 
 
 def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
@@ -224,14 +224,14 @@ def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
 
 
 def _hash_column(column: Column) -> NDArray[np.uint64]:
-    encoded = (
+    contents = (
         (np.array(ids, "<u4").tobytes() for ids in column.items) if column.holds_ids else map(str.encode, column.items)
     )
-    hashes = np.fromiter(map(_digest, encoded), np.uint64, len(column.items))
+    hashes = np.fromiter(map(_digest, contents), np.uint64, len(column.items))
     if column.counts is None:
         return hashes
-    by_record = [hashes[begin:end].astype("<u8") for begin, end in pairwise(starts_of(column.counts).tolist())]
-    return np.array([own[0] if len(own) == 1 else _digest(own.tobytes()) for own in by_record], np.uint64)
+    groups = [hashes[begin:end].astype("<u8") for begin, end in pairwise(starts_of(column.counts).tolist())]
+    return np.array([group[0] if len(group) == 1 else _digest(group.tobytes()) for group in groups], np.uint64)
 
 
 def _digest(content: bytes) -> int:

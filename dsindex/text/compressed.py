@@ -51,7 +51,7 @@ _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """First bytes of a Git LFS pointer, which stands for a file in a clone without Git LFS."""
 PULL_HINT = "run `git lfs pull` in the clone"
-_FOREIGN: tuple[tuple[int, bytes, str], ...] = (
+_FOREIGN_FORMATS: tuple[tuple[int, bytes, str], ...] = (
     (0, LFS_POINTER, "a Git LFS pointer, left by a clone without Git LFS"),
     (0, b"PK\x03\x04", "a zip archive"),
     (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
@@ -87,42 +87,42 @@ def detect_container(head: bytes) -> Container:
     return "plain"
 
 
-def require_known(name: str, head: bytes, container: Container) -> None:
+def require_supported(name: str, head: bytes, container: Container) -> None:
     """Refuse a file that cannot be an input, judging by its name and its first HEAD_BYTES bytes.
 
     Raises:
         InputError: If it is an archive, a Git LFS pointer or another unsupported file, or its name promises a
             compression but its content is plain.
     """
-    promised = SUFFIXES.get(os.path.splitext(name)[1].lower())
+    promised_container = SUFFIXES.get(os.path.splitext(name)[1].lower())
     is_plain = container == "plain"
-    kinds = [kind for offset, magic, kind in _FOREIGN if is_plain and head.startswith(magic, offset)]
+    kinds = [kind for offset, magic, kind in _FOREIGN_FORMATS if is_plain and head.startswith(magic, offset)]
     if kinds or _ARCHIVE.search(name):
-        found = kinds[0] if kinds else "a tar archive, by its name"
+        description = kinds[0] if kinds else "a tar archive, by its name"
         hint = PULL_HINT if head.startswith(LFS_POINTER) else "unpack it"
-    elif is_plain and promised is not None:
-        found = f"not {promised} data, as its name says: it begins with {head[:16]!r}"
+    elif is_plain and promised_container is not None:
+        description = f"not {promised_container} data, as its name says: it begins with {head[:16]!r}"
         hint = "fetch it again, or rename it"
     elif is_plain and head.startswith(_UTF_16):
         encoding = "UTF-32" if b"\0\0" in head[:4] else "UTF-16"
-        found, hint = f"text in {encoding}, not UTF-8", f"convert it with `iconv -f {encoding} -t UTF-8`"
+        description, hint = f"text in {encoding}, not UTF-8", f"convert it with `iconv -f {encoding} -t UTF-8`"
     else:
         return
-    raise InputError(f"{name}: this is {found}", hint=hint)
+    raise InputError(f"{name}: this is {description}", hint=hint)
 
 
 def decode(path: str, file: Readable, container: Container, *, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-    """Decompress a file from its position on, and yield non-empty pieces of at most `piece_bytes`.
+    """Decompress a file from its current position, and yield non-empty pieces of at most `piece_bytes`.
 
     Raises:
         InputError: If a member is damaged or cut off, or something else follows it.
     """
-    make, errors = _library(container)
+    make_decompressor, errors = _import_decompressor(container)
     begin, data = file.tell(), b""
 
-    def damaged(what: str) -> InputError:
+    def damage_error(problem: str) -> InputError:
         return InputError(
-            f"{path}: the {container} {_MEMBER_NAMES[container]} that begins at byte {begin} {what}, at about byte "
+            f"{path}: the {container} {_MEMBER_NAMES[container]} that begins at byte {begin} {problem}, at about byte "
             f"{file.tell()}",
             hint="fetch the file again, or leave it out",
         )
@@ -133,15 +133,15 @@ def decode(path: str, file: Readable, container: Container, *, piece_bytes: int 
             continue
         begin = file.tell() - len(data)
         if len(data) >= _MAGIC_BYTES and detect_container(data) != container:
-            raise damaged("is something else")
-        member = make()
+            raise damage_error("is something else")
+        member = make_decompressor()
         while not member.eof:
             if member.needs_input and not data and not (data := file.read(CHUNK_BYTES)):
-                raise damaged("is cut off")
+                raise damage_error("is cut off")
             try:
                 text: bytes = member.decompress(data, piece_bytes)
             except errors as error:
-                raise damaged(f"is damaged ({error})") from error
+                raise damage_error(f"is damaged ({error})") from error
             data = b""
             if text:
                 yield text
@@ -163,7 +163,7 @@ def measure_compression(path: str, container: Container, *, num_bytes: int | Non
         return file.tell() / max(1, text_bytes)
 
 
-def _library(container: Container) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:
+def _import_decompressor(container: Container) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:
     """Import a compression's library, and return a function that makes decompressors, and the errors they raise."""
     if container == "gzip":
         from isal import igzip_lib

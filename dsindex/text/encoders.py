@@ -24,7 +24,7 @@ from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.store.machine import available_memory
 from dsindex.text.blocks import mark_bad
 from dsindex.text.tiktoken_files import CL100K_PATTERN, PATTERNS, R50K_PATTERN, TiktokenEncoding, read_definition
-from dsindex.text.tokenizer import LibraryError, flat_steps, library_errors, open_library, refused
+from dsindex.text.tokenizer import LibraryError, flat_steps, library_errors, open_library, wrap_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -51,9 +51,9 @@ class FastEngine:
     """Tokens added before every text, since gigatoken runs no post-processor."""
     suffix: tuple[int, ...] = ()
     """Tokens added after every text."""
-    differing: Ranges = ()
+    unsafe_ranges: Ranges = ()
     """Code points on which gigatoken differs; the reference encodes every text that contains one."""
-    apart: tuple[str, ...] = ()
+    unsafe_strings: tuple[str, ...] = ()
     """Strings on which gigatoken differs; the reference encodes every text that contains one."""
     separator: Separator | None = None
     """Token between texts that are encoded as one; None to encode each text by itself."""
@@ -85,9 +85,9 @@ class Engine:
 
     def describe(self) -> str:
         """Return a description of the engine for reports."""
-        if self.fast is None:
-            return f"{self.reference} {self.reference_version}, the reference"
         reference = f"{self.reference} {self.reference_version}"
+        if self.fast is None:
+            return f"{reference}, the reference"
         return f"gigatoken {self.version}, and with {reference} where the two can differ"
 
     def describe_fallback(self) -> str | None:
@@ -100,7 +100,7 @@ class Engine:
 class TokenBatch:
     """The tokens of D texts, one after the other."""
 
-    spaced: NDArray[np.uint32]
+    spaced_ids: NDArray[np.uint32]
     """Ids of each text, then one slot for an EOD, which holds any value until then. Shape [T + D]."""
     lengths: NDArray[np.int64]
     """Number of tokens of each text, shape [D]; they add up to T."""
@@ -110,19 +110,19 @@ class TokenBatch:
     """UTF-8 size of the encoded texts; 0 if unknown."""
 
     @classmethod
-    def of(
+    def of_rows(
         cls, rows: Sequence[Sequence[int]], *, texts_per_record: NDArray[np.int64] | None = None, text_bytes: int = 0
     ) -> TokenBatch:
         """Make a batch from the tokens of each text."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        spaced = np.fromiter(itertools.chain.from_iterable((*row, 0) for row in rows), np.uint32)
-        return cls(spaced=spaced, lengths=lengths, texts_per_record=texts_per_record, text_bytes=text_bytes)
+        spaced_ids = np.fromiter(itertools.chain.from_iterable((*row, 0) for row in rows), np.uint32)
+        return cls(spaced_ids=spaced_ids, lengths=lengths, texts_per_record=texts_per_record, text_bytes=text_bytes)
 
     @property
-    def places(self) -> NDArray[np.int64]:
+    def slots(self) -> NDArray[np.int64]:
         """Index of the slot after each text, shape [D].
 
-        >>> TokenBatch.of([[5, 6], [], [7]]).places
+        >>> TokenBatch.of_rows([[5, 6], [], [7]]).slots
         array([2, 3, 5])
         """
         return np.cumsum(self.lengths + 1) - 1
@@ -130,21 +130,21 @@ class TokenBatch:
     @property
     def tokens(self) -> NDArray[np.uint32]:
         """The token ids alone, shape [T]."""
-        return np.delete(self.spaced, self.places)
+        return np.delete(self.spaced_ids, self.slots)
 
     def split(self) -> list[NDArray[np.uint32]]:
         """Return the tokens of each text."""
         sizes = self.lengths.tolist()
-        return [self.spaced[end - size : end] for end, size in zip(self.places.tolist(), sizes, strict=True)]
+        return [self.spaced_ids[end - size : end] for end, size in zip(self.slots.tolist(), sizes, strict=True)]
 
-    def keep(self, kept: NDArray[np.bool_]) -> TokenBatch:
+    def keep(self, is_kept: NDArray[np.bool_]) -> TokenBatch:
         """Return the tokens of the kept records."""
         counts = self.texts_per_record
-        texts = kept if counts is None else np.repeat(kept, counts)
+        is_kept_text = is_kept if counts is None else np.repeat(is_kept, counts)
         return TokenBatch(
-            spaced=self.spaced[np.repeat(texts, self.lengths + 1)],
-            lengths=self.lengths[texts],
-            texts_per_record=None if counts is None else counts[kept],
+            spaced_ids=self.spaced_ids[np.repeat(is_kept_text, self.lengths + 1)],
+            lengths=self.lengths[is_kept_text],
+            texts_per_record=None if counts is None else counts[is_kept],
         )
 
 
@@ -152,24 +152,24 @@ def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tu
     """Encode the texts of all columns; token ids are returned unchanged.
 
     Returns:
-        The block, and its tokens by key. Records with a text on which the tokenizer's library fails are bad there.
+        The block, and its tokens by key. A record is bad there if the tokenizer's library fails on one of its texts.
     """
-    encoded: dict[str, TokenBatch] = {}
+    batches: dict[str, TokenBatch] = {}
     reasons: dict[int, str] = {}
     for key, column in block.columns.items():
         if column.holds_ids:
-            encoded[key] = TokenBatch.of(column.items, texts_per_record=column.counts)
+            batches[key] = TokenBatch.of_rows(column.items, texts_per_record=column.counts)
             continue
         try:
             batch = make_encoder(tokenizer, engine).encode(column.items)
-            encoded[key] = replace(batch, texts_per_record=column.counts)
+            batches[key] = replace(batch, texts_per_record=column.counts)
         except UnencodableError as error:
-            reasons = _by_record(column, error.reasons) | reasons
-    return encode_block(mark_bad(block, reasons), tokenizer, engine) if reasons else (block, encoded)
+            reasons = _reasons_by_record(column, error.reasons) | reasons
+    return encode_block(mark_bad(block, reasons), tokenizer, engine) if reasons else (block, batches)
 
 
-def _by_record(column: Column, reasons: Mapping[int, str]) -> dict[int, str]:
-    """Return for each record the reason of its first text that has one."""
+def _reasons_by_record(column: Column, reasons: Mapping[int, str]) -> dict[int, str]:
+    """Return the first reason of each record, given the reasons of texts."""
     if column.counts is None:
         return dict(reasons)
     records = np.searchsorted(np.cumsum(column.counts), list(reasons), side="right").tolist()
@@ -181,8 +181,8 @@ def encode_leniently(encoder: Encoder, texts: Sequence[str]) -> tuple[TokenBatch
     try:
         return encoder.encode(texts), texts
     except UnencodableError as error:
-        rest = [text for number, text in enumerate(texts) if number not in error.reasons]
-        return encoder.encode(rest), rest
+        encodable_texts = [text for number, text in enumerate(texts) if number not in error.reasons]
+        return encoder.encode(encodable_texts), encodable_texts
 
 
 CACHE_BYTES_PER_THREAD = 256 << 20
@@ -224,15 +224,15 @@ class Encoder:
         text_bytes = sum(map(len, encoded_texts))
         if (fast := self.engine.fast) is None:
             rows = _call_library(self._tokenizer, texts, add_special_tokens=self.engine.add_special_tokens)
-            return TokenBatch.of(rows, text_bytes=text_bytes)
-        with refused(f"{self._tokenizer.name}: gigatoken cannot encode a text", "use --engine reference"):
+            return TokenBatch.of_rows(rows, text_bytes=text_bytes)
+        with wrap_errors(f"{self._tokenizer.name}: gigatoken cannot encode a text", "use --engine reference"):
             batch = self._encode_fast(encoded_texts, fast.separator)
-        numbers = find_texts(texts, encoded_texts, fast.differing)
-        for string in fast.apart:
+        numbers = find_texts(texts, encoded_texts, fast.unsafe_ranges)
+        for string in fast.unsafe_strings:
             numbers = sorted({*numbers, *(number for number, text in enumerate(texts) if string in text)})
         if numbers:
-            batch = self._with_reference(texts, numbers, batch)
-        return replace(_with_added(batch, fast.prefix, fast.suffix), text_bytes=text_bytes)
+            batch = self._replace_with_reference(texts, numbers, batch)
+        return replace(_insert_affixes(batch, fast.prefix, fast.suffix), text_bytes=text_bytes)
 
     def _encode_fast(self, encoded_texts: Sequence[bytes], separator: Separator | None) -> TokenBatch:
         """Encode UTF-8 texts: joined as one if a separator allows it, otherwise each by itself."""
@@ -244,19 +244,19 @@ class Encoder:
             source = BytesSource([token.encode().join([*encoded_texts, b""])])
             [ids], _ = backend.encoder.encode_batch_padded(source, PadTruncate(0), parallel=True)
             ids = backend.rotate(ids)
-            places = np.flatnonzero(ids == number)
-            if len(places) == len(encoded_texts):  # otherwise some text contains the separator
-                ids[places] = 0  # TEXT_SEPARATOR is not in the vocabulary
-                return TokenBatch(spaced=ids, lengths=np.diff(places, prepend=-1) - 1)
-        batch = TokenBatch.of(backend.encoder.encode_batch_list(BytesSource(list(encoded_texts)), parallel=True))
-        return replace(batch, spaced=backend.rotate(batch.spaced))
+            slots = np.flatnonzero(ids == number)
+            if len(slots) == len(encoded_texts):  # otherwise some text contains the separator
+                ids[slots] = 0  # TEXT_SEPARATOR is not in the vocabulary
+                return TokenBatch(spaced_ids=ids, lengths=np.diff(slots, prepend=-1) - 1)
+        batch = TokenBatch.of_rows(backend.encoder.encode_batch_list(BytesSource(list(encoded_texts)), parallel=True))
+        return replace(batch, spaced_ids=backend.rotate(batch.spaced_ids))
 
     def _open_gigatoken(self, num_bytes: int) -> Backend:
         """Return gigatoken's object, rebuilt if its caches have grown too large."""
         with self._lock:
             growth = min(resident_bytes() - self._resident_when_built, CACHED_PER_BYTE * self._text_bytes)
-            allowed = min(CACHE_BYTES_PER_THREAD * len(self._threads), self._spare_bytes)
-            if self._gigatoken is None or growth > allowed:  # the process also grows for other reasons
+            max_growth = min(CACHE_BYTES_PER_THREAD * len(self._threads), self._spare_bytes)
+            if self._gigatoken is None or growth > max_growth:  # the process also grows for other reasons
                 self._gigatoken = None  # frees the old tables before new ones are made, unless a call still uses them
                 self._gigatoken = load_gigatoken(self._tokenizer)
                 self._threads, self._text_bytes, self._resident_when_built = set(), 0, resident_bytes()
@@ -265,28 +265,28 @@ class Encoder:
             self._text_bytes += num_bytes
             return self._gigatoken
 
-    def _with_reference(self, texts: Sequence[str], numbers: Sequence[int], batch: TokenBatch) -> TokenBatch:
+    def _replace_with_reference(self, texts: Sequence[str], numbers: Sequence[int], batch: TokenBatch) -> TokenBatch:
         """Replace gigatoken's tokens of some texts with the reference's."""
         rows = _call_library(self._tokenizer, [texts[number] for number in numbers], add_special_tokens=False)
-        pieces = np.split(batch.spaced, batch.places[:-1] + 1)
+        pieces = np.split(batch.spaced_ids, batch.slots[:-1] + 1)
         lengths = batch.lengths.copy()
         for number, row in zip(numbers, rows, strict=True):
             pieces[number], lengths[number] = np.array([*row, 0], np.uint32), len(row)
-        return TokenBatch(spaced=np.concatenate(pieces), lengths=lengths)
+        return TokenBatch(spaced_ids=np.concatenate(pieces), lengths=lengths)
 
 
 make_encoder = lru_cache(maxsize=4)(Encoder)
 """Returns the process-wide encoder of a tokenizer and the engine that was chosen for it."""
 
 
-def _with_added(batch: TokenBatch, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> TokenBatch:
+def _insert_affixes(batch: TokenBatch, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> TokenBatch:
     """Insert the prefix and suffix tokens around each text."""
     if not prefix and not suffix:
         return batch
-    number, places = len(batch.lengths), batch.places
-    indices = np.concatenate([np.repeat(places - batch.lengths, len(prefix)), np.repeat(places, len(suffix))])
-    spaced = np.insert(batch.spaced, indices, [*prefix * number, *suffix * number])
-    return TokenBatch(spaced=spaced, lengths=batch.lengths + len(prefix) + len(suffix))
+    number, slots = len(batch.lengths), batch.slots
+    indices = np.concatenate([np.repeat(slots - batch.lengths, len(prefix)), np.repeat(slots, len(suffix))])
+    spaced_ids = np.insert(batch.spaced_ids, indices, [*prefix * number, *suffix * number])
+    return TokenBatch(spaced_ids=spaced_ids, lengths=batch.lengths + len(prefix) + len(suffix))
 
 
 def resident_bytes() -> int:
@@ -389,8 +389,8 @@ TEXT_SEPARATOR = "\U000fd51d<between two texts>\U000fd51e"
 SPACE_MARK = "▁"
 REPLACE_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
 PREPEND_SPACE = {"type": "Prepend", "prepend": SPACE_MARK}
-_MOST_COMPARED = 1 << 26
-_MOST_APART = 64
+_MAX_SQUARED_LENGTHS = 1 << 26
+_MAX_SPACED_SYMBOLS = 64
 
 
 @lru_cache(maxsize=2)
@@ -402,7 +402,7 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]
     with symbols.
 
     Returns:
-        The tokenizer.json, and strings: the reference must encode every text that contains one.
+        The tokenizer.json, and strings; the reference must encode every text that contains one of them.
 
     Raises:
         Unsuitable: If gigatoken would not encode as sentencepiece does.
@@ -413,34 +413,34 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]
     processor = open_library(tokenizer)
     numbers = range(processor.get_piece_size())
     pieces: list[str] = [processor.id_to_piece(number) for number in numbers]
-    if sum(len(piece) ** 2 for piece in pieces) > _MOST_COMPARED or len(set(pieces)) < len(pieces):
+    if sum(len(piece) ** 2 for piece in pieces) > _MAX_SQUARED_LENGTHS or len(set(pieces)) < len(pieces):
         raise Unsuitable("its pieces are too long, or repeated")
-    with refused(f"{tokenizer.name}: gigatoken cannot convert the model"):
+    with wrap_errors(f"{tokenizer.name}: gigatoken cannot convert the model"):
         document = msgspec.json.decode(sentencepiece_to_tokenizer_json(tokenizer.content))
     steps = flat_steps(document["normalizer"])
     if steps not in ([REPLACE_SPACES], [PREPEND_SPACE, REPLACE_SPACES]):
         raise Unsuitable(f"its normalizer was not compared ({', '.join(step['type'] for step in steps)})")
     symbols = {token["content"]: token["id"] for token in document["added_tokens"] if not token["special"]}
-    apart = [*symbols] if steps[0] == PREPEND_SPACE else []
-    if len(apart) > _MOST_APART or any(SPACE_MARK in symbol for symbol in apart):
+    spaced_symbols = [*symbols] if steps[0] == PREPEND_SPACE else []
+    if len(spaced_symbols) > _MAX_SPACED_SYMBOLS or any(SPACE_MARK in symbol for symbol in spaced_symbols):
         raise Unsuitable("it adds a space before a text, and has many user-defined symbols, or some of spaces")
     if any(map(processor.is_unused, numbers)):
         raise Unsuitable("it has unused pieces")
     kinds = (processor.is_control, processor.is_unknown, processor.is_byte)
-    normal = {pieces[number] for number in numbers if not any(kind(number) for kind in kinds)}.difference(symbols)
-    merged = [number for number in numbers if len(pieces[number]) > 1 and pieces[number] in normal]
-    scores = [processor.get_score(number) for number in merged if pieces[number].strip(SPACE_MARK)]
-    scores += {processor.get_score(number) for number in merged if not pieces[number].strip(SPACE_MARK)}
+    plain_pieces = {pieces[number] for number in numbers if not any(kind(number) for kind in kinds)}.difference(symbols)
+    merged_ids = [number for number in numbers if len(pieces[number]) > 1 and pieces[number] in plain_pieces]
+    scores = [processor.get_score(number) for number in merged_ids if pieces[number].strip(SPACE_MARK)]
+    scores += {processor.get_score(number) for number in merged_ids if not pieces[number].strip(SPACE_MARK)}
     if len(set(scores)) < len(scores):  # runs of marks may have equal scores: the longest run is merged first
         raise Unsuitable("two of its pieces have the same score")
     merges = document["model"]["merges"]
-    document["model"]["merges"] = [pair for pair in merges if {*pair, "".join(pair)} <= normal]
+    document["model"]["merges"] = [pair for pair in merges if {*pair, "".join(pair)} <= plain_pieces]
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
-    contents = [(content.replace(SPACE_MARK, " "), number) for content, number in symbols.items() if not apart]
+    contents = [(content.replace(SPACE_MARK, " "), number) for content, number in symbols.items() if not spaced_symbols]
     document["added_tokens"] = [
         {"id": number, "content": content, **flags} for content, number in [*contents, (TEXT_SEPARATOR, len(pieces))]
     ]
-    return msgspec.json.encode(document), (TEXT_SEPARATOR, *apart)
+    return msgspec.json.encode(document), (TEXT_SEPARATOR, *spaced_symbols)
 
 
 # The reference of each tokenizer: the library that defines its format, and is therefore correct.
@@ -469,8 +469,7 @@ def encode_by_reference(tokenizer: Tokenizer, texts: Sequence[str], *, add_speci
     Raises:
         UnencodableError: If the library fails on some of the texts.
     """
-    call = partial(_call_library, tokenizer, add_special_tokens=add_special_tokens)
-    return encode_all(call, texts, tokenizer)
+    return encode_all(partial(_call_library, tokenizer, add_special_tokens=add_special_tokens), texts, tokenizer)
 
 
 def _call_library(tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tokens: bool) -> list[Sequence[int]]:
@@ -489,7 +488,7 @@ def _call_library(tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tok
 def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], tokenizer: Tokenizer) -> _T:
     """Encode texts in one call; if the library fails, find the texts on which it fails.
 
-    It is tried with each text alone, without bisection: the library can take seconds for a text before it fails.
+    Each text is tried alone, without bisection: the library can take seconds for a text before it fails.
 
     Args:
         encode: Calls the library.
@@ -509,11 +508,11 @@ def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], toke
                 with library_errors():
                     encode([text])
             except LibraryError as error:
-                shown = f"{text[:40]!r}{f'… ({len(text):,} characters)' if len(text) > 40 else ''}"
-                reasons[number] = f"{tokenizer.library} cannot encode {shown}: {error}"
+                text_start = f"{text[:40]!r}{f'… ({len(text):,} characters)' if len(text) > 40 else ''}"
+                reasons[number] = f"{tokenizer.library} cannot encode {text_start}: {error}"
         if not reasons:
-            what = f"{tokenizer.library} fails ({failure}) on {len(texts):,} texts together and on none of them alone"
-            raise TokenizerError(f"{tokenizer.name}: {what}") from failure
+            reason = f"{tokenizer.library} fails ({failure}) on {len(texts):,} texts together and on none of them alone"
+            raise TokenizerError(f"{tokenizer.name}: {reason}") from failure
         raise UnencodableError(tokenizer.name, reasons) from failure
 
 
@@ -521,13 +520,13 @@ def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], toke
 
 
 @lru_cache(maxsize=8)
-def _members(ranges: Ranges) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _build_lookup_tables(ranges: Ranges) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which code points are in the ranges, and which first two UTF-8 bytes (big-endian) they have."""
-    members, pairs = np.zeros(0x110000, np.bool_), np.zeros(1 << 16, np.bool_)
+    is_member, is_first_pair = np.zeros(0x110000, np.bool_), np.zeros(1 << 16, np.bool_)
     for first, last in ranges:
-        members[first : last + 1] = True
-    pairs[[int.from_bytes(chr(point).encode()[:2], "big") for point in np.flatnonzero(members)]] = True
-    return members, pairs
+        is_member[first : last + 1] = True
+    is_first_pair[[int.from_bytes(chr(point).encode()[:2], "big") for point in np.flatnonzero(is_member)]] = True
+    return is_member, is_first_pair
 
 
 def find_texts(texts: Sequence[str], encoded_texts: Sequence[bytes], ranges: Ranges) -> list[int]:
@@ -541,9 +540,9 @@ def find_texts(texts: Sequence[str], encoded_texts: Sequence[bytes], ranges: Ran
     numbers = [number for number, text in enumerate(texts) if not text.isascii()]
     if not ranges or not numbers:
         return []
-    members, pairs = _members(ranges)
+    is_member, is_first_pair = _build_lookup_tables(ranges)
     octets = np.frombuffer(b"".join([encoded_texts[number] for number in numbers]), np.uint8)
-    high = np.flatnonzero(octets >= int(np.argmax(pairs)) >> 8)  # few in most texts
-    if not pairs[octets[high].astype(np.int64) << 8 | octets[high + 1]].any():
+    high_positions = np.flatnonzero(octets >= int(np.argmax(is_first_pair)) >> 8)  # few in most texts
+    if not is_first_pair[octets[high_positions].astype(np.int64) << 8 | octets[high_positions + 1]].any():
         return []
-    return [number for number in numbers if members[np.frombuffer(texts[number].encode("utf-32-le"), "<u4")].any()]
+    return [number for number in numbers if is_member[np.frombuffer(texts[number].encode("utf-32-le"), "<u4")].any()]

@@ -55,39 +55,39 @@ EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
 _HINT = "use --engine reference"
 
 
-def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_tokens: bool) -> Engine:
+def choose_engine(tokenizer: Tokenizer, choice: EngineChoice, *, add_special_tokens: bool) -> Engine:
     """Choose the engine for a tokenizer.
 
     Args:
         tokenizer: The tokenizer.
-        requested: `auto` chooses gigatoken if it is known to return the same ids as the reference.
+        choice: `auto` chooses gigatoken if it is known to return the same ids as the reference.
         add_special_tokens: Run the post-processor, as Megatron does without --tokenizer-hf-no-include-special-tokens.
 
     Raises:
         TokenizerError: If the requested engine does not support this tokenizer.
     """
     library = tokenizer.library
-    if requested not in get_args(EngineChoice):
-        raise ValueError(f"the engine is {requested!r}, not one of {', '.join(get_args(EngineChoice))}")
-    if requested == "tokenizers" != library:
-        what = f"--engine tokenizers needs a tokenizer.json, and this is a tokenizer of {library}"
-        raise TokenizerError(f"{tokenizer.name}: {what}", hint=_HINT)
+    if choice not in get_args(EngineChoice):
+        raise ValueError(f"the engine is {choice!r}, not one of {', '.join(get_args(EngineChoice))}")
+    if choice == "tokenizers" != library:
+        problem = f"--engine tokenizers needs a tokenizer.json, and this is a tokenizer of {library}"
+        raise TokenizerError(f"{tokenizer.name}: {problem}", hint=_HINT)
     version = importlib.metadata.version(library)
     reference = Engine(reference=library, reference_version=version, add_special_tokens=add_special_tokens)
-    if requested in {"reference", "tokenizers"}:
+    if choice in {"reference", "tokenizers"}:
         return reference
     try:
-        return _as_gigatoken(tokenizer, reference)
+        return _try_gigatoken(tokenizer, reference)
     except (Unsuitable, TokenizerError) as error:
-        said = str(error.__cause__).partition("Location:")[0].strip()
-        reason = str(error) if isinstance(error, Unsuitable) else f"gigatoken says: {said}"
-        if requested == "gigatoken":
-            what = f"gigatoken cannot encode for this tokenizer: {reason}"
-            raise TokenizerError(f"{tokenizer.name}: {what}", hint=_HINT) from error
+        message = str(error.__cause__).partition("Location:")[0].strip()
+        reason = str(error) if isinstance(error, Unsuitable) else f"gigatoken says: {message}"
+        if choice == "gigatoken":
+            problem = f"gigatoken cannot encode for this tokenizer: {reason}"
+            raise TokenizerError(f"{tokenizer.name}: {problem}", hint=_HINT) from error
         return replace(reference, reason=reason)
 
 
-def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
+def _try_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     """Return an engine that uses gigatoken instead of the reference, after comparing the two on probes.
 
     Raises:
@@ -96,32 +96,32 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     """
     library, version = tokenizer.library, importlib.metadata.version("gigatoken")
     if version not in GIGATOKEN_VERSIONS or reference.version not in COMPARED_VERSIONS[library]:
-        known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with {library} {', '.join(COMPARED_VERSIONS[library])}"
-        raise Unsuitable(f"gigatoken {version} was not compared with {library} {reference.version} (what was: {known})")
+        pairs = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with {library} {', '.join(COMPARED_VERSIONS[library])}"
+        raise Unsuitable(f"gigatoken {version} was not compared with {library} {reference.version} (what was: {pairs})")
     fast = FastEngine(version=version)
     if library == "tokenizers":
         document = msgspec.json.decode(tokenizer.content)
         parts = compared_parts(document)
         check_added_tokens(document, shared_tokenizer(tokenizer))
-        around = tokens_around(shared_tokenizer(tokenizer)) if reference.add_special_tokens else ((), ())
-        if around is None:
+        affixes = tokens_around(shared_tokenizer(tokenizer)) if reference.add_special_tokens else ((), ())
+        if affixes is None:
             raise Unsuitable("its post-processor does more than to add tokens around a text")
-        fast = replace(fast, prefix=around[0], suffix=around[1])
+        fast = replace(fast, prefix=affixes[0], suffix=affixes[1])
     elif library == "sentencepiece":
-        content, apart = convert_sentencepiece(tokenizer)
-        document, parts, fast = msgspec.json.decode(content), ("sentencepiece",), replace(fast, apart=apart)
+        content, strings = convert_sentencepiece(tokenizer)
+        document, parts, fast = msgspec.json.decode(content), ("sentencepiece",), replace(fast, unsafe_strings=strings)
         document["added_tokens"].reverse()  # so that the separator is tried first
     else:
         encoding = read_definition(tokenizer.content)
         parts = (f"tiktoken {check_ranks(encoding)}",)
         special = [{"content": token, "id": number} for token, number in encoding.special_tokens.items()]
         document = {"added_tokens": special}
-    differing = tuple(ends for part in parts for ends in read_ranges(DIFFERING[part]))
-    engine = replace(reference, fast=replace(fast, differing=differing, separator=choose_separator(document)))
+    ranges = tuple(ends for part in parts for ends in read_ranges(DIFFERING[part]))
+    engine = replace(reference, fast=replace(fast, unsafe_ranges=ranges, separator=choose_separator(document)))
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
     del document  # it may be large, and gigatoken parses a copy of its own
-    if (different := _find_difference(tokenizer, engine, probes)) is not None:
-        raise Unsuitable(f"gigatoken gives other ids than {library} for {different[:40]!r}")
+    if (different_text := _find_difference(tokenizer, engine, probes)) is not None:
+        raise Unsuitable(f"gigatoken gives other ids than {library} for {different_text[:40]!r}")
     return engine
 
 
@@ -132,14 +132,14 @@ def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
         TokenizerError: At the first text that they encode differently.
     """
     if engine.fast is not None and (text := _find_difference(tokenizer, engine, texts)) is not None:
-        raise differing_tokens(tokenizer, engine, text)
+        raise difference_error(tokenizer, engine, text)
 
 
-def differing_tokens(tokenizer: Tokenizer, engine: Engine, text: str) -> TokenizerError:
+def difference_error(tokenizer: Tokenizer, engine: Engine, text: str) -> TokenizerError:
     """Return the error about a text that an engine encodes differently from the reference."""
-    shown = repr(text) if len(text) <= 120 else f"{text[:60]!r} … {text[-60:]!r}"
-    what = f"{engine.name} and {engine.reference} return different tokens for {shown}"
-    return TokenizerError(f"{tokenizer.name}: {what}", hint=_HINT)
+    text_excerpt = repr(text) if len(text) <= 120 else f"{text[:60]!r} … {text[-60:]!r}"
+    problem = f"{engine.name} and {engine.reference} return different tokens for {text_excerpt}"
+    return TokenizerError(f"{tokenizer.name}: {problem}", hint=_HINT)
 
 
 def _find_difference(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> str | None:
@@ -148,16 +148,16 @@ def _find_difference(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str])
     Texts on which the reference fails are skipped, since there is nothing to compare.
     """
     reference = make_encoder(tokenizer, replace(engine, fast=None))
-    wanted, texts = encode_leniently(reference, texts)
-    got = make_encoder(tokenizer, engine).encode(texts)
-    triples = zip(texts, got.split(), wanted.split(), strict=True)
-    return next((text for text, ours, theirs in triples if not np.array_equal(ours, theirs)), None)
+    reference_batch, texts = encode_leniently(reference, texts)
+    engine_batch = make_encoder(tokenizer, engine).encode(texts)
+    triples = zip(texts, engine_batch.split(), reference_batch.split(), strict=True)
+    return next((text for text, ids, reference_ids in triples if not np.array_equal(ids, reference_ids)), None)
 
 
-def clip_texts(texts: Sequence[str], *, most: int, total: int) -> list[str]:
-    """Cut each text to `most` characters, and drop texts from the end until all have at most `total` characters."""
-    sizes = itertools.accumulate(min(len(text), most) for text in texts)
-    return [text[:most] for text, size in zip(texts, sizes, strict=True) if size <= total]
+def clip_texts(texts: Sequence[str], *, max_characters: int, max_total: int) -> list[str]:
+    """Cut each text to `max_characters`, then drop texts from the end until all together have at most `max_total`."""
+    sizes = itertools.accumulate(min(len(text), max_characters) for text in texts)
+    return [text[:max_characters] for text, size in zip(texts, sizes, strict=True) if size <= max_total]
 
 
 # The compared versions, and the code points on which the libraries differ: they have different versions of Unicode, so
@@ -252,7 +252,7 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
             raise Unsuitable(f"its token {token!r} is not written in byte characters")
     kinds = [step.get("type") for step in normalizers]
     if any(kind != "NFC" for kind in kinds):
-        raise _not_compared("normalizer", normalizers)
+        raise _unsuitable_steps("normalizer", normalizers)
     return (_name_splits(steps), *(["nfc"] if kinds else []))
 
 
@@ -280,9 +280,9 @@ def byte_characters() -> list[str]:
     >>> byte_characters()[ord(" ")], byte_characters()[ord("a")]
     ('Ġ', 'a')
     """
-    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return [chr(byte) if byte in shown else chr(256 + hidden.index(byte)) for byte in range(256)]
+    visible_bytes = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden_bytes = [byte for byte in range(256) if byte not in visible_bytes]
+    return [chr(byte) if byte in visible_bytes else chr(256 + hidden_bytes.index(byte)) for byte in range(256)]
 
 
 def _name_splits(steps: list[dict[str, Any]]) -> str:
@@ -297,10 +297,10 @@ def _name_splits(steps: list[dict[str, Any]]) -> str:
             return "gpt2"
         if not uses_regex and not last.get("add_prefix_space"):
             for name, patterns in PATTERNS.items():
-                removed = _splits(patterns, behavior="Removed", invert=True)
-                if splits == _splits(patterns) or (len(patterns) == 1 and splits == removed):
+                removing_splits = _splits(patterns, behavior="Removed", invert=True)
+                if splits == _splits(patterns) or (len(patterns) == 1 and splits == removing_splits):
                     return name
-    raise _not_compared("pre-tokenizer", steps)
+    raise _unsuitable_steps("pre-tokenizer", steps)
 
 
 def _splits(patterns: Sequence[str], *, behavior: str = "Isolated", invert: bool = False) -> list[dict[str, Any]]:
@@ -311,7 +311,7 @@ def _splits(patterns: Sequence[str], *, behavior: str = "Isolated", invert: bool
 def _check_space_marks(steps: list[dict[str, Any]], normalizers: list[dict[str, Any]]) -> None:
     """Check how spaces become marks before a model with byte fallback."""
     if normalizers not in ([], [REPLACE_SPACES], [PREPEND_SPACE, REPLACE_SPACES]):
-        raise _not_compared("normalizer", normalizers)
+        raise _unsuitable_steps("normalizer", normalizers)
     split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
     metaspaces = (
         [{"type": "Metaspace", "replacement": SPACE_MARK, "prepend_scheme": scheme, "split": flag}]
@@ -319,7 +319,7 @@ def _check_space_marks(steps: list[dict[str, Any]], normalizers: list[dict[str, 
         for flag in (True, False)
     )
     if steps and not (steps == [split] and normalizers) and steps not in metaspaces:
-        raise _not_compared("pre-tokenizer", steps)
+        raise _unsuitable_steps("pre-tokenizer", steps)
 
 
 def adds_prefix_space(document: dict[str, Any]) -> bool:
@@ -327,9 +327,9 @@ def adds_prefix_space(document: dict[str, Any]) -> bool:
     return any(step.get("add_prefix_space") for step in flat_steps(document.get("pre_tokenizer")))
 
 
-def _not_compared(what: str, steps: Sequence[dict[str, Any]]) -> Unsuitable:
-    shown = ", ".join(str(step.get("type")) for step in steps) or "none"
-    return Unsuitable(f"its {what} is not among those that were compared ({shown})")
+def _unsuitable_steps(part: str, steps: Sequence[dict[str, Any]]) -> Unsuitable:
+    step_types = ", ".join(str(step.get("type")) for step in steps) or "none"
+    return Unsuitable(f"its {part} is not among those that were compared ({step_types})")
 
 
 # Added tokens: `tokenizers` first finds tokens with normalized=false in the raw text, then other tokens in the
@@ -349,36 +349,36 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
     added = document.get("added_tokens") or []
     normalizes, prefixes = document.get("normalizer") is not None, adds_prefix_space(document)
     is_byte_level = not document["model"].get("byte_fallback")
-    strips = next((token["content"] for token in added if _strips(token)), None)
+    strip_token = next((token["content"] for token in added if _strips_spaces(token)), None)
     for token in added:
         content = token["content"]
         # The only ASCII characters that NFC produces are `;`, `` ` `` and `K`.
-        by_normalizer = normalizes and not (content.isascii() and content.islower())
-        may_result = is_byte_level and (by_normalizer or (prefixes and content.startswith(" ")))
+        is_normalized = normalizes and not (content.isascii() and content.islower())
+        may_result = is_byte_level and (is_normalized or (prefixes and content.startswith(" ")))
         is_word = may_result and len(loaded.pre_tokenizer.pre_tokenize_str(content)) == 1
-        for is_so, what in (
+        for has_fault, fault in (
             (loaded.token_to_id(content) != token["id"], "has another id than the file says"),
             (token.get("single_word"), "counts as a whole word only"),
             (token.get("normalized") and normalizes, "is looked for after the normalizer"),
-            (strips is not None and content != content.strip(), f"has spaces that {strips!r} strips"),
+            (strip_token is not None and content != content.strip(), f"has spaces that {strip_token!r} strips"),
             (is_word, "can come out of another text"),
         ):
-            if is_so:
-                raise Unsuitable(f"its added token {content!r} {what}")
-    late = [token["content"] for token in added if token.get("normalized")]
-    raw = [token["content"] for token in added if not token.get("normalized")]
-    if late and raw and strips is not None:
-        raise Unsuitable(f"its added token {strips!r} strips spaces, and other added tokens are looked for later")
-    if late and raw and (pair := find_overlap(raw, late)) is not None:
+            if has_fault:
+                raise Unsuitable(f"its added token {content!r} {fault}")
+    late_tokens = [token["content"] for token in added if token.get("normalized")]
+    raw_tokens = [token["content"] for token in added if not token.get("normalized")]
+    if late_tokens and raw_tokens and strip_token is not None:
+        raise Unsuitable(f"its added token {strip_token!r} strips spaces, and other added tokens are looked for later")
+    if late_tokens and raw_tokens and (pair := find_overlap(raw_tokens, late_tokens)) is not None:
         raise Unsuitable(f"its added tokens {pair[0]!r} and {pair[1]!r} can overlap")
 
 
 _TRIED_SEPARATORS = 8
 """Added tokens to try, each against all other added tokens; in published tokenizers the first one works."""
-_MOST_COMPARED = 1 << 24
+_MAX_SQUARED_LENGTHS = 1 << 24
 
 
-def find_overlap(raw: Sequence[str], late: Sequence[str]) -> tuple[str, str] | None:
+def find_overlap(raw_tokens: Sequence[str], late_tokens: Sequence[str]) -> tuple[str, str] | None:
     """Return two strings, one from each list, whose occurrences can overlap in a text; None if no two can.
 
     Time and memory grow with the sum of the squared lengths, not with the number of pairs.
@@ -389,16 +389,16 @@ def find_overlap(raw: Sequence[str], late: Sequence[str]) -> tuple[str, str] | N
     Raises:
         Unsuitable: If the comparison would take seconds.
     """
-    if sum(len(content) ** 2 for content in (*raw, *late)) > _MOST_COMPARED:
-        raise Unsuitable(f"its {len(raw) + len(late)} added tokens are too many to compare")
-    for first, second in ((raw, late), (late, raw)):
-        whole = set(second)
+    if sum(len(content) ** 2 for content in (*raw_tokens, *late_tokens)) > _MAX_SQUARED_LENGTHS:
+        raise Unsuitable(f"its {len(raw_tokens) + len(late_tokens)} added tokens are too many to compare")
+    for first, second in ((raw_tokens, late_tokens), (late_tokens, raw_tokens)):
+        strings = set(second)
         begins = {content[:end]: content for content in second for end in range(1, len(content) + 1)}
         for content in first:
             for begin, end in itertools.combinations(range(len(content) + 1), 2):
                 piece = content[begin:end]
-                if piece in whole or (end == len(content) and piece in begins):
-                    return content, piece if piece in whole else begins[piece]
+                if piece in strings or (end == len(content) and piece in begins):
+                    return content, piece if piece in strings else begins[piece]
     return None
 
 
@@ -412,22 +412,22 @@ def choose_separator(document: dict[str, Any]) -> Separator | None:
     added = document.get("added_tokens") or []
     for token in added[:_TRIED_SEPARATORS]:
         content = token["content"]
-        overlaps = any(_overlap(content, other["content"]) for other in added)
-        if content == content.strip() and not _strips(token) and not overlaps:
+        overlaps = any(_can_overlap(content, other_token["content"]) for other_token in added)
+        if content == content.strip() and not _strips_spaces(token) and not overlaps:
             return content, token["id"]
     return None
 
 
-def _strips(token: dict[str, Any]) -> bool:
+def _strips_spaces(token: dict[str, Any]) -> bool:
     return bool(token.get("lstrip") or token.get("rstrip"))
 
 
-def _overlap(first: str, second: str) -> bool:
+def _can_overlap(first: str, second: str) -> bool:
     """Tell whether occurrences of two strings, or two occurrences of one string, can overlap in a text."""
     if first != second and (first in second or second in first):
         return True
-    shorter = min(len(first), len(second))
-    return any(first.endswith(second[:n]) or second.endswith(first[:n]) for n in range(1, shorter))
+    min_length = min(len(first), len(second))
+    return any(first.endswith(second[:n]) or second.endswith(first[:n]) for n in range(1, min_length))
 
 
 # Texts that both engines must encode alike before gigatoken is used; they exercise every option of tokenizers.
@@ -447,7 +447,7 @@ FIXED_PROBES = (
 )  # fmt: skip
 """Texts in many scripts and of many kinds."""
 
-_SHORT = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
+_SNIPPETS = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
 """All sequences of up to three of these are probes, to show where a pre-tokenizer splits."""
 
 
@@ -457,8 +457,8 @@ def probes_of(added_tokens: Sequence[str]) -> list[str]:
     Args:
         added_tokens: The strings of its added tokens.
     """
-    short = ("".join(letters) for length in (1, 2, 3) for letters in itertools.product(_SHORT, repeat=length))
-    probes = [*FIXED_PROBES, *short]
+    short_texts = ("".join(letters) for length in (1, 2, 3) for letters in itertools.product(_SNIPPETS, repeat=length))
+    probes = [*FIXED_PROBES, *short_texts]
     for content in added_tokens[:PROBED_ADDED_TOKENS]:
         probes += (content, f" {content} ", f"a{content}b", f"{content * 2}\n{content}")
         probes += (f"é {content[:-1]}{content}\u3000x", unicodedata.normalize("NFD", content))

@@ -63,8 +63,8 @@ def parse_record(line: bytes) -> dict[str, Any]:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        what = f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line ({error.reason})"
-        raise RecordProblem("bad-json", what + _OTHER_ENCODING) from error
+        reason = f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line ({error.reason})"
+        raise RecordProblem("bad-json", reason + _ENCODING_HINT) from error
     if is_too_deep(line):
         raise RecordProblem("bad-json", _TOO_DEEP)
     if text.startswith("\ufeff"):
@@ -75,21 +75,21 @@ def parse_record(line: bytes) -> dict[str, Any]:
         raise RecordProblem("bad-json", _TOO_DEEP) from None
     except json.JSONDecodeError as error:
         is_part = error.msg == "Extra data" or error.pos >= len(text.rstrip())
-        hint = _OF_ARRAY if text.lstrip().startswith("[") else _OF_SEVERAL_LINES if is_part else ""
-        hint = hint or (_OF_PLAIN_TEXT if error.pos == 0 else "")
-        what = error.msg.removesuffix(" at")  # as in "Unterminated string starting at"
-        raise RecordProblem("bad-json", f"not valid JSON: {what} at column {error.pos + 1}{hint}") from error
+        hint = _ARRAY_HINT if text.lstrip().startswith("[") else _SEVERAL_LINES_HINT if is_part else ""
+        hint = hint or (_PLAIN_TEXT_HINT if error.pos == 0 else "")
+        reason = error.msg.removesuffix(" at")  # as in "Unterminated string starting at"
+        raise RecordProblem("bad-json", f"not valid JSON: {reason} at column {error.pos + 1}{hint}") from error
     if not isinstance(record, dict):
         is_list = isinstance(record, list)
-        raise RecordProblem("bad-json", f"not a JSON object but {type_name(record)}{_OF_ARRAY if is_list else ''}")
+        raise RecordProblem("bad-json", f"not a JSON object but {type_name(record)}{_ARRAY_HINT if is_list else ''}")
     return record
 
 
 _TOO_DEEP = f"more than {MAX_NESTING} objects and lists inside each other"
-_OTHER_ENCODING = "; `iconv -f WINDOWS-1252 -t UTF-8` converts a file, if that is its encoding"
-_OF_ARRAY = "; if the file is one array, `jq -c '.[]'` writes each of its records on a line"
-_OF_PLAIN_TEXT = "; --input-format lines reads plain text"
-_OF_SEVERAL_LINES = "; `jq -c .` writes each record on a line of its own"
+_ENCODING_HINT = "; `iconv -f WINDOWS-1252 -t UTF-8` converts a file, if that is its encoding"
+_ARRAY_HINT = "; if the file is one array, `jq -c '.[]'` writes each of its records on a line"
+_PLAIN_TEXT_HINT = "; --input-format lines reads plain text"
+_SEVERAL_LINES_HINT = "; `jq -c .` writes each record on a line of its own"
 
 
 def _parse_int(text: str) -> float:
@@ -119,15 +119,15 @@ def find_value(record: dict[str, object], path: Path) -> object:
         if not isinstance(value, dict):
             raise RecordProblem("bad-field", f"{show_path(path[:depth])} is {type_name(value)}, not an object")
         if key not in value:
-            it = "it" if depth else "the record"
-            inside = f" at {show_path(path[:depth])}" if depth else ""
+            subject = "it" if depth else "the record"
+            location = f" at {show_path(path[:depth])}" if depth else ""
             outer, dot, _ = key.partition(".")
             hint = ""
             if dot and not depth and outer in value:
                 hint = f"; for a key inside {outer!r}, write .{key}"
             elif re.search(r"[,+ ]", key):
                 hint = "; write several keys as `text title`, and a jq expression as `NAME=.a + .b`"
-            raise RecordProblem("missing-field", f"no key {key!r}{inside}; {it} has {_show_keys(value)}{hint}")
+            raise RecordProblem("missing-field", f"no key {key!r}{location}; {subject} has {_show_keys(value)}{hint}")
         value = value[key]
     return value
 
@@ -136,14 +136,14 @@ def parse_path(source: str) -> Path | None:
     """Return the keys of a path; None for a jq program."""
     source, path, position = source.strip(), [], 0
     while position < len(source):
-        found = _STEP.match(source, position)
-        if found is None or (position == 0 and not found[0].startswith(".")):
+        match = _STEP.match(source, position)
+        if match is None or (position == 0 and not match[0].startswith(".")):
             return None
         try:
-            path.append(found["name"] or json.loads(found["bracket"] or found["quoted"]))
+            path.append(match["name"] or json.loads(match["bracket"] or match["quoted"]))
         except ValueError:  # an escape of jq that is not one of JSON, such as an interpolation
             return None
-        position = found.end()
+        position = match.end()
     return tuple(path) if path else None
 
 
@@ -203,9 +203,9 @@ def _find_surrogate(text: str) -> str | None:
 def _show_keys(record: dict[str, object]) -> str:
     if not record:
         return "no keys"
-    shown = [repr(key if len(key) <= _SHOWN_CHARACTERS else key[:_SHOWN_CHARACTERS] + "…") for key in record]
-    more = f" and {len(shown) - _SHOWN_KEYS} more" if len(shown) > _SHOWN_KEYS else ""
-    return f"{', '.join(shown[:_SHOWN_KEYS])}{more}"
+    names = [repr(key if len(key) <= _SHOWN_CHARACTERS else key[:_SHOWN_CHARACTERS] + "…") for key in record]
+    more = f" and {len(names) - _SHOWN_KEYS} more" if len(names) > _SHOWN_KEYS else ""
+    return f"{', '.join(names[:_SHOWN_KEYS])}{more}"
 
 
 # Join the texts of several keys.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dsindex.errors import InputError
 from dsindex.store.local import InputStatus
-from dsindex.text.compressed import HEAD_BYTES, SUFFIXES, detect_container, require_known
+from dsindex.text.compressed import HEAD_BYTES, SUFFIXES, detect_container, require_supported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,7 @@ class TextPart(InputStatus):
     """Size of the part's text, estimated if it is compressed; for a table, the size of the wanted columns."""
 
     @classmethod
-    def of(cls, file: InputStatus, form: InputForm = JSON_LINES) -> TextPart:
+    def of_file(cls, file: InputStatus, form: InputForm = JSON_LINES) -> TextPart:
         """Return a part with all bytes of a file."""
         size = file.size_bytes
         return cls(path=file.path, size_bytes=size, version=file.version, form=form, end=size, stored_bytes=size)
@@ -78,13 +78,13 @@ _OTHER_SUFFIXES = {
 """Suffix of a file that is neither JSON lines nor a table → hint."""
 
 
-def detect_form(file: Readable, *, shown_as: str, wanted: InputFormat = "auto") -> InputForm:
+def detect_form(file: Readable, *, shown_as: str, input_format: InputFormat = "auto") -> InputForm:
     """Detect the compression of a file, and its format if it is a table; any other file has the wanted format.
 
     Args:
         file: The file or the object.
         shown_as: The file's name in messages.
-        wanted: The format of a file that is not a table.
+        input_format: The format of a file that is not a table.
 
     Raises:
         InputError: If the format is not supported, or does not match the suffix.
@@ -92,16 +92,16 @@ def detect_form(file: Readable, *, shown_as: str, wanted: InputFormat = "auto") 
     """
     head = file.read_at(HEAD_BYTES, 0)
     container = detect_container(head)
-    require_known(shown_as, head, container)
+    require_supported(shown_as, head, container)
     table = _detect_table(file, head) if container == "plain" else None
     if table is not None:
         return InputForm(format=table)
     stem, suffix = os.path.splitext(shown_as.lower())
     if suffix in SUFFIXES:
         suffix = os.path.splitext(stem)[1]
-    if wanted == "auto" and suffix in _OTHER_SUFFIXES:
+    if input_format == "auto" and suffix in _OTHER_SUFFIXES:
         raise InputError(f"{shown_as}: not JSON lines, Parquet or Arrow", hint=_OTHER_SUFFIXES[suffix])
-    form = InputForm(container=container, format="jsonl" if wanted == "auto" else wanted)
+    form = InputForm(container=container, format="jsonl" if input_format == "auto" else input_format)
     return JSON_LINES if form == JSON_LINES else form
 
 

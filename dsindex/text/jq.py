@@ -47,11 +47,11 @@ MEMORY_PER_BYTE = 100
 TOO_DEEP = {"error": "the record is nested too deep"}
 
 _NOT_ALLOWED = "is not allowed, since output must depend on the record alone"
-_REFUSED = (
+_REFUSED_NAMES = (
     *("env", "now", "localtime", "strflocaltime(f)", "input", "inputs", "input_filename", "input_line_number"),
     *("modulemeta", "get_search_list", "debug", "debug(f)", "stderr", "halt", "halt_error", "halt_error(f)"),
 )
-_PRELUDE = " ".join(f"def {name}: error(\"'{name.removesuffix('(f)')}' {_NOT_ALLOWED}\");" for name in _REFUSED)
+_PRELUDE = " ".join(f"def {name}: error(\"'{name.removesuffix('(f)')}' {_NOT_ALLOWED}\");" for name in _REFUSED_NAMES)
 """Precedes the program and replaces jq's functions of these names; `import` fails, since it must come first."""
 _HEAD = re.compile(
     r"""\s*\.(?:(?P<name>[A-Za-z_]\w*)|(?P<quoted>"[^"\\]+")|\[\s*(?P<bracket>"[^"\\]+")\s*\])
@@ -81,7 +81,7 @@ class MaskPattern:
 
     pattern: str
     field: str
-    rest: str
+    selector: str
     """The filter that is applied to each element."""
 
 
@@ -116,31 +116,31 @@ class Patterns:
         for pattern in patterns:
             _run(pattern, pattern)  # first alone, since an unbalanced bracket could change the program around it
         for mask in masks:
-            _run(mask.rest, mask.pattern)
+            _run(mask.selector, mask.pattern)
         names = list(self.fields)
-        values = [f"(try {{values: [({pattern}\n)]}} catch {{error: .}})" for pattern in self.fields.values()]
-        selected = [
+        field_programs = [f"(try {{values: [({pattern}\n)]}} catch {{error: .}})" for pattern in self.fields.values()]
+        mask_programs = [
             f'[($fields[{names.index(mask.field)}].values[0]? | if type == "array" then .[] else . end'
-            f" | try ([({mask.rest}\n)] | any) catch {{error: .}})]"
+            f" | try ([({mask.selector}\n)] | any) catch {{error: .}})]"
             for mask in masks
         ]
         self._program = (
             f"{_PRELUDE} null as $ENV"
             f" | (try {{value: ([({condition or 'true'}\n)] | any)}} catch {{error: .}}) as $holds"
-            f" | (if $holds.value then [{', '.join(values)}] else [] end) as $fields"
-            f" | {{condition: $holds, fields: $fields, masks: [{', '.join(selected)}]}}"
+            f" | (if $holds.value then [{', '.join(field_programs)}] else [] end) as $fields"
+            f" | {{condition: $holds, fields: $fields, masks: [{', '.join(mask_programs)}]}}"
         )
-        self._shown = " or ".join(patterns)
-        _run(self._program, self._shown)
+        self._pattern_text = " or ".join(patterns)
+        _run(self._program, self._pattern_text)
 
     def read(self, record: Mapping[str, Any] | bytes) -> PatternAnswers:
         """Evaluate the patterns on one record, or its JSON in UTF-8; all patterns fail if jq cannot read the record."""
         try:
             line = record if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False).encode()
         except RecursionError:
-            return self._answers(TOO_DEEP)
+            return self._make_answers(TOO_DEEP)
         except (ValueError, TypeError) as error:
-            return self._answers({"error": str(error)})
+            return self._make_answers({"error": str(error)})
         return self.read_lines([line])[0]
 
     def read_lines(self, lines: Sequence[bytes]) -> list[PatternAnswers]:
@@ -149,19 +149,19 @@ class Patterns:
         Raises:
             InputError: If a pattern takes too long or too much memory on a record.
         """
-        return list(map(self._answers, _run(self._program, self._shown, lines) if lines else ()))
+        return list(map(self._make_answers, _run(self._program, self._pattern_text, lines) if lines else ()))
 
-    def _answers(self, found: dict[str, Any]) -> PatternAnswers:
-        if "error" in found:
-            found = {"condition": found, "fields": [found] * len(self.fields)}
-        return PatternAnswers(self, found)
+    def _make_answers(self, output: dict[str, Any]) -> PatternAnswers:
+        if "error" in output:
+            output = {"condition": output, "fields": [output] * len(self.fields)}
+        return PatternAnswers(self, output)
 
 
 class PatternAnswers:
     """The results of patterns for one record."""
 
-    def __init__(self, patterns: Patterns, found: dict[str, Any]) -> None:
-        self._patterns, self._found = patterns, found
+    def __init__(self, patterns: Patterns, output: dict[str, Any]) -> None:
+        self._patterns, self._output = patterns, output
 
     def holds(self) -> bool:
         """Return whether the condition holds for the record.
@@ -170,7 +170,7 @@ class PatternAnswers:
             RecordProblem: If the condition fails on this record.
         """
         condition = self._patterns.condition
-        return condition is None or bool(_checked(condition, self._found["condition"])["value"])
+        return condition is None or bool(_require_success(condition, self._output["condition"])["value"])
 
     def value(self, name: str) -> Any:  # noqa: ANN401 - any JSON value
         """Return the value of a field, or None if it is missing or null.
@@ -179,13 +179,12 @@ class PatternAnswers:
             RecordProblem: If the pattern fails on this record, or returns several values.
         """
         pattern = self._patterns.fields[name]
-        values = _checked(pattern, self._found["fields"][list(self._patterns.fields).index(name)])["values"]
+        values = _require_success(pattern, self._output["fields"][list(self._patterns.fields).index(name)])["values"]
         if len(values) > 1:
-            shown = f"pattern `{pattern}` returns {len(values)} values; leave out `[]`"
-            raise RecordProblem("pattern-error", shown)
+            raise RecordProblem("pattern-error", f"pattern `{pattern}` returns {len(values)} values; leave out `[]`")
         return values[0] if values else None
 
-    def selected(self, number: int) -> list[bool]:
+    def read_mask(self, number: int) -> list[bool]:
         """Return whether a mask selects each element of its field, or the field itself if it is not a list.
 
         Args:
@@ -194,21 +193,21 @@ class PatternAnswers:
         Raises:
             RecordProblem: If the filter fails on an element.
         """
-        selected: list[Any] = self._found["masks"][number]
-        for place, answer in enumerate(selected, 1):
-            if isinstance(answer, dict):
-                _checked(self._patterns.masks[number].pattern, answer, f" on element {place}")
-        return selected
+        elements: list[Any] = self._output["masks"][number]
+        for position, element in enumerate(elements, 1):
+            if isinstance(element, dict):
+                _require_success(self._patterns.masks[number].pattern, element, f" on element {position}")
+        return elements
 
 
-def _checked(pattern: str, answer: dict[str, Any], place: str = "") -> dict[str, Any]:
-    if "error" not in answer:
-        return answer
-    error = answer["error"]
-    shown = error if isinstance(error, str) else f"(not a string): {json.dumps(error, ensure_ascii=False)}"
-    if shown.endswith(_NOT_ALLOWED):
-        raise InputError(f"jq pattern {pattern!r}: {shown}; if it is a key, write it with a dot or in quotes")
-    raise RecordProblem("pattern-error", f"pattern `{pattern}` fails{place}: {_shorten(shown)}")
+def _require_success(pattern: str, output: dict[str, Any], place: str = "") -> dict[str, Any]:
+    if "error" not in output:
+        return output
+    error = output["error"]
+    message = error if isinstance(error, str) else f"(not a string): {json.dumps(error, ensure_ascii=False)}"
+    if message.endswith(_NOT_ALLOWED):
+        raise InputError(f"jq pattern {pattern!r}: {message}; if it is a key, write it with a dot or in quotes")
+    raise RecordProblem("pattern-error", f"pattern `{pattern}` fails{place}: {_shorten(message)}")
 
 
 def _shorten(message: str) -> str:
@@ -230,14 +229,14 @@ def name_patterns(patterns: Mapping[str, str] | Sequence[str]) -> dict[str, str]
     """
     if isinstance(patterns, Mapping):
         return dict(patterns)
-    named: dict[str, str] = {}
+    patterns_by_name: dict[str, str] = {}
     for pattern in patterns:
         match = re.search(r"\.([A-Za-z_]\w*)\s*$", pattern)
-        if match is None or match[1] in named:
-            what = "not a path that ends in a unique name"
-            raise InputError(f"jq pattern {pattern!r}: {what}", hint="write a mapping of names to patterns")
-        named[match[1]] = pattern
-    return named
+        if match is None or match[1] in patterns_by_name:
+            problem = "not a path that ends in a unique name"
+            raise InputError(f"jq pattern {pattern!r}: {problem}", hint="write a mapping of names to patterns")
+        patterns_by_name[match[1]] = pattern
+    return patterns_by_name
 
 
 def parse_mask_pattern(pattern: str) -> MaskPattern:
@@ -251,14 +250,14 @@ def parse_mask_pattern(pattern: str) -> MaskPattern:
     """
     match = _HEAD.match(pattern)
     if match is None:
-        what = "it does not begin with the name of one field"
-        raise InputError(f"jq pattern {pattern!r}: {what}", hint="write `.role` or `.messages | select(…)`")
+        problem = "it does not begin with the name of one field"
+        raise InputError(f"jq pattern {pattern!r}: {problem}", hint="write `.role` or `.messages | select(…)`")
     name = match["name"] or (match["quoted"] or match["bracket"]).strip('"')
-    if whole := _WHOLE_LIST.match(match["rest"] or ""):
-        what = f"{whole[0].strip()!r} is for a whole list, but the filter is applied to each message"
+    if list_match := _WHOLE_LIST.match(match["rest"] or ""):
+        problem = f"{list_match[0].strip()!r} is for a whole list, but the filter is applied to each message"
         hint = 'write a condition for one message, as in `.conversations | select(.from == "human")`'
-        raise InputError(f"jq pattern {pattern!r}: {what}", hint=hint)
-    return MaskPattern(pattern=pattern, field=name, rest="true" if match["rest"] is None else match["rest"].strip())
+        raise InputError(f"jq pattern {pattern!r}: {problem}", hint=hint)
+    return MaskPattern(pattern=pattern, field=name, selector="true" if match["rest"] is None else match["rest"].strip())
 
 
 # Run programs in a child process.
@@ -280,24 +279,24 @@ def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[s
     if child is None or child.owner != os.getpid():  # a forked process must not use its parent's child
         child = _thread.child = _Child()
     try:
-        answers = child.run(program, lines)
+        reply = child.run(program, lines)
     except BaseException as error:
         _thread.child = None  # the child is gone, or may still send the answer to this request
         if not isinstance(error, _RunawayError):
             raise
         if len(lines) > 1:
-            return [answer for line in lines for answer in _run(program, pattern, [line])]
+            return [output for line in lines for output in _run(program, pattern, [line])]
         record = show_value(b"".join(lines).decode(errors="replace"))
         raise InputError(
             f"jq pattern {pattern!r}: it needs more than {error} for the record {record}",
             hint="look at its recursion, loops and regular expressions: they have to end for every record",
         ) from error
-    if isinstance(answers, str):
-        undefined = re.search(r"(\w+)/0 is not defined", answers)
-        hint = 'for a key of the record, write .{0}; for a text, "{0}"'.format(undefined[1]) if undefined else None
+    if isinstance(reply, str):
+        name_match = re.search(r"(\w+)/0 is not defined", reply)
+        hint = 'for a key of the record, write .{0}; for a text, "{0}"'.format(name_match[1]) if name_match else None
         hint = next((hint for sign, hint in _HINTS.items() if re.search(sign, pattern)), hint)
-        raise InputError(f"jq pattern {pattern!r}: {_shorten(answers)}", hint=hint)
-    return list(map(marshal.loads, answers))
+        raise InputError(f"jq pattern {pattern!r}: {_shorten(reply)}", hint=hint)
+    return list(map(marshal.loads, reply))
 
 
 class _Child:
@@ -307,18 +306,18 @@ class _Child:
         import jq  # noqa: F401 - fails here, not in the child, if jq is not installed
 
         self.owner = os.getpid()
-        self._connection, other = multiprocessing.Pipe()
-        with other:
+        self._connection, child_end = multiprocessing.Pipe()
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(other.fileno()), str(RECORD_SECONDS), str(MEMORY_BYTES)],
+                [sys.executable, "-P", "-m", __name__, str(child_end.fileno()), str(RECORD_SECONDS), str(MEMORY_BYTES)],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                pass_fds=[other.fileno()],
+                pass_fds=[child_end.fileno()],
                 process_group=0,  # Ctrl-C must not kill it before the driver decides
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-        weakref.finalize(self, _end, self._connection, self._process)
+        weakref.finalize(self, _stop_child, self._connection, self._process)
 
     def run(self, program: str, lines: Sequence[bytes]) -> Any:  # noqa: ANN401 - from `_serve`
         try:
@@ -331,25 +330,25 @@ class _Child:
             raise _RunawayError(limit) from error
 
 
-def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
+def _stop_child(connection: Connection, process: subprocess.Popen[bytes]) -> None:
     connection.close()
     process.kill()
     process.wait()
 
 
 def _serve(connection: Connection, seconds: float, memory_bytes: int) -> None:
-    """Run programs on lines until the parent ends: send the answers, or the error if a program does not compile."""
+    """Run programs on lines until the parent ends: send the outputs, or the error if a program does not compile."""
     import jq
 
-    compiled = functools.lru_cache(maxsize=16)(jq.compile)
+    compile_program = functools.lru_cache(maxsize=16)(jq.compile)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]  # after `ulimit -v` in a shell, no process may raise it
 
     def run(program: Any, line: bytes) -> bytes:  # noqa: ANN401 - jq has no types
         signal.setitimer(signal.ITIMER_PROF, seconds + SECONDS_PER_BYTE * len(line))
         try:
-            [answer] = program.input_text(line.decode()).all()
-            return marshal.dumps(answer)
+            [output] = program.input_text(line.decode()).all()
+            return marshal.dumps(output)
         except RecursionError:  # not str(error): its wording depends on the Python release, and the output must not
             return marshal.dumps(TOO_DEEP)
         except (ValueError, TypeError) as error:
@@ -357,16 +356,16 @@ def _serve(connection: Connection, seconds: float, memory_bytes: int) -> None:
 
     while True:
         source, text = connection.recv_bytes().decode("utf-8", "surrogatepass"), connection.recv_bytes()
-        most = memory_bytes + MEMORY_PER_BYTE * len(text)
-        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        soft = memory_bytes + MEMORY_PER_BYTE * len(text)
+        resource.setrlimit(resource.RLIMIT_AS, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        answers: Any = []
+        reply: Any = []
         try:
-            program = compiled(source)
-            answers = [run(program, line) for line in text.split(b"\n")] if text else []
+            program = compile_program(source)
+            reply = [run(program, line) for line in text.split(b"\n")] if text else []
         except ValueError as error:
-            answers = str(error)
-        connection.send_bytes(marshal.dumps(answers))
+            reply = str(error)
+        connection.send_bytes(marshal.dumps(reply))
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class TaskReader:
             InputError: If a file cannot be read, has changed or is damaged, or does not have the wanted columns.
         """
         selections = [selection.of_input(part.path) for part in self._parts]
-        joins = len(selections) > 1 and all(each is selection for each in selections)
+        joins = len(selections) > 1 and all(part_selection is selection for part_selection in selections)
 
         def read(number: int, part: TextPart, file: Readable) -> Iterator[LineBlock] | Iterator[RecordBlock]:
             if not part.form.is_table or selections[number].paths is None:
@@ -81,8 +81,8 @@ class TaskReader:
                 records = parse_block(block, selections[int(block.parts[0])], max_record_bytes)
             else:
                 records = block
-            records = selection.finish(records)
-            np.add.at(self.counts["blank"], records.blank, 1)
+            records = selection.join_texts(records)
+            np.add.at(self.counts["blank"], records.blank_parts, 1)
             yield records
 
     def lines(self, *, block_bytes: int, max_line_bytes: int) -> Iterator[tuple[int, LineBlock]]:
@@ -102,23 +102,23 @@ class TaskReader:
                 self.fingerprints[number] = fingerprint(file)
 
 
-def _join(numbered: Iterator[tuple[int, Block]], *, joins: bool) -> Iterator[Block | LineBlock]:
+def _join(numbered_blocks: Iterator[tuple[int, Block]], *, joins: bool) -> Iterator[Block | LineBlock]:
     """Join the lines of small files, so that they are parsed and encoded together."""
-    held: list[tuple[int, LineBlock]] = []
+    pending: list[tuple[int, LineBlock]] = []
     num_lines = num_bytes = 0
-    for number, block in numbered:
+    for number, block in numbered_blocks:
         if isinstance(block, LineBlock):
-            held.append((number, block))
+            pending.append((number, block))
             num_lines, num_bytes = num_lines + block.num_lines, num_bytes + block.text_bytes
             if joins and num_lines < JOINED_LINES and num_bytes < JOINED_BYTES:
                 continue
-        if held:
-            yield LineBlock.join(held)
-            held, num_lines, num_bytes = [], 0, 0
+        if pending:
+            yield LineBlock.join(pending)
+            pending, num_lines, num_bytes = [], 0, 0
         if not isinstance(block, LineBlock):
             yield block
-    if held:
-        yield LineBlock.join(held)
+    if pending:
+        yield LineBlock.join(pending)
 
 
 def _read_lines(part: TextPart, file: Readable, block_bytes: int, limit: int) -> Iterator[LineBlock]:

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 Indices: TypeAlias = "NDArray[np.int64]"
 Decoded: TypeAlias = "tuple[NDArray[np.bool_], list[list[Any]]]"
-"""Which lines are kept, and the values of each key in these."""
+"""Which lines are kept, and the values of each key in the kept lines."""
 Decoder: TypeAlias = "Callable[[memoryview[int], int], Decoded | None]"
 """Decodes lines, given their number; returns None if `Selection.read_line` must judge one of them."""
 
-_SPLIT = 16
+_NUM_SPLITS = 16
 """Number of parts in which lines are decoded if they cannot be decoded together."""
 DEFAULT_BLOCK_BYTES = 2 << 20
 """Bytes of text parsed at a time: few enough that gigatoken uses one thread for a block; 1 MiB is slower."""
@@ -50,19 +50,19 @@ DEFAULT_BLOCK_BYTES = 2 << 20
 def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlock:
     """Return the records of a block that a selection keeps, and the bad records."""
     decoder = None
-    if selection.vocabulary_size is None and (by_key := selection.alternatives) is not None:
+    if selection.vocabulary_size is None and (paths_by_key := selection.alternatives) is not None:
         folder_values = tuple(selection.folder_values.items())
-        decoder = _open_decoder(by_key, selection.takes_lists, selection.condition, folder_values)
-    decoded, left = _decode_parts(block, decoder, np.flatnonzero((block.sizes > 0) & (block.sizes <= limit)))
-    unread = {number: line for number in left if (line := block.text(number)).strip(JSON_WHITESPACE)}
-    blank = np.union1d(np.flatnonzero(block.sizes == 0), [number for number in left if number not in unread])
-    long = np.flatnonzero(block.sizes > limit).tolist()
-    reasons = {number: describe_long_line(int(block.sizes[number]), limit) for number in long}
-    judgements = dict(zip(unread, selection.read_lines(list(unread.values())), strict=True))
+        decoder = _open_decoder(paths_by_key, selection.takes_lists, selection.condition, folder_values)
+    decoded, undecoded = _decode_parts(block, decoder, np.flatnonzero((block.sizes > 0) & (block.sizes <= limit)))
+    texts = {number: line for number in undecoded if (line := block.text(number)).strip(JSON_WHITESPACE)}
+    blank_lines = np.union1d(np.flatnonzero(block.sizes == 0), [number for number in undecoded if number not in texts])
+    long_lines = np.flatnonzero(block.sizes > limit).tolist()
+    reasons = {number: describe_long_line(int(block.sizes[number]), limit) for number in long_lines}
+    judgements = dict(zip(texts, selection.read_lines(list(texts.values())), strict=True))
     reasons |= {number: reason for number, reason in judgements.items() if isinstance(reason, str)}
-    read = {number: values for number, values in judgements.items() if isinstance(values, list)}
-    if read:
-        decoded.append((np.array([*read]), list(map(list, zip(*read.values(), strict=True)))))
+    values_by_number = {number: values for number, values in judgements.items() if isinstance(values, list)}
+    if values_by_number:
+        decoded.append((np.array([*values_by_number]), list(map(list, zip(*values_by_number.values(), strict=True)))))
     records = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in decoded)])
     columns = (list(chain.from_iterable(values[key] for _, values in decoded)) for key in range(len(selection.keys)))
     if len(decoded) > 1:
@@ -73,19 +73,19 @@ def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlo
         [number] = np.flatnonzero((block.parts == part) & (block.lines == line))
         return block.line(int(number))
 
-    def describe_bad(number: int, reason: str) -> BadRecord:
-        part, line, offset = (int(each[number]) for each in (block.parts, block.lines, block.offsets))
+    def make_bad_record(number: int, reason: str) -> BadRecord:
+        part, line, offset = (int(array[number]) for array in (block.parts, block.lines, block.offsets))
         kept_bytes = cut_large(block.line(number), limit)
         return BadRecord(part=part, offset=offset, line=line, line_bytes=kept_bytes, reason=reason)
 
     return RecordBlock(
         num_lines=block.num_lines,
-        blank=block.parts[blank.astype(np.int64)],
+        blank_parts=block.parts[blank_lines.astype(np.int64)],
         offsets=block.offsets[records],
         lines=block.lines[records],
         parts=block.parts[records],
         columns=selection.build_columns(columns),
-        bad=tuple(starmap(describe_bad, sorted(reasons.items()))),
+        bad_records=tuple(starmap(make_bad_record, sorted(reasons.items()))),
         text_bytes=block.text_bytes,
         read_line=read_line,
     )
@@ -93,7 +93,7 @@ def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlo
 
 @functools.lru_cache(maxsize=16)
 def _open_decoder(
-    by_key: tuple[tuple[Path, ...], ...],
+    paths_by_key: tuple[tuple[Path, ...], ...],
     takes_lists: bool,
     condition: Condition | None,
     folder_values: tuple[tuple[str, object], ...],
@@ -110,30 +110,31 @@ def _open_decoder(
             branch = branch.setdefault(key, {} if depth < len(path) else kind)
         return names
 
-    names = [[".".join(name_fields(path, kind)) for path in paths] for paths in by_key]
-    getters = [operator.attrgetter(*own) if len(own) == 1 else partial(_find_text, own) for own in names]
-    compared = {path: name_fields(path, Any) for path in (() if condition is None else condition.paths)}
-    decoder = msgspec.json.Decoder(_struct(tree, dict(folder_values)), float_hook=read_decimal)
+    columns = [[".".join(name_fields(path, kind)) for path in paths] for paths in paths_by_key]
+    getters = [operator.attrgetter(*fields) if len(fields) == 1 else partial(_find_text, fields) for fields in columns]
+    where_paths = () if condition is None else condition.paths
+    where_getters = {path: partial(_read_field, name_fields(path, Any)) for path in where_paths}
+    decoder = msgspec.json.Decoder(_define_struct(tree, dict(folder_values)), float_hook=read_decimal)
 
     def decode(lines: memoryview[int], num_lines: int) -> Decoded | None:
-        whole = pa.py_buffer(np.array([0, len(lines)], np.int64))
-        kept = np.ones(num_lines, np.bool_)
+        bounds = pa.py_buffer(np.array([0, len(lines)], np.int64))
+        is_kept = np.ones(num_lines, np.bool_)
         try:  # check UTF-8 as one large string, in a fraction of the time of bytes.decode
-            pa.LargeStringArray.from_buffers(1, whole, pa.py_buffer(lines)).validate(full=True)
+            pa.LargeStringArray.from_buffers(1, bounds, pa.py_buffer(lines)).validate(full=True)
             records = decoder.decode_lines(lines)
             if len(records) == num_lines and condition is not None:
-                kept = condition.holds({path: [_find(own, each) for each in records] for path, own in compared.items()})
-                records = list(compress(records, kept.tolist()))
+                is_kept = condition.holds({path: list(map(get, records)) for path, get in where_getters.items()})
+                records = list(compress(records, is_kept.tolist()))
             values = [list(map(get, records)) for get in getters]
         except (pa.ArrowInvalid, msgspec.MsgspecError, RecursionError, ArithmeticError, AttributeError):
             return None
-        is_complete = len(records) == np.count_nonzero(kept)
-        return (kept, values) if is_complete and all(set(map(type, texts)) <= {str, list} for texts in values) else None
+        is_valid = len(records) == np.count_nonzero(is_kept)
+        return (is_kept, values) if is_valid and all(set(map(type, texts)) <= {str, list} for texts in values) else None
 
     return decode
 
 
-def _find(names: Sequence[str], record: object) -> object:
+def _read_field(names: Sequence[str], record: object) -> object:
     for name in names:
         record = getattr(record, name, msgspec.UNSET)
     return record
@@ -144,11 +145,11 @@ def _find_text(names: Sequence[str], record: object) -> object:
     return next((value for value in values if isinstance(value, str | list)), None)
 
 
-def _struct(tree: dict[str, Any], defaults: Mapping[str, object]) -> Any:  # noqa: ANN401 - a type
+def _define_struct(tree: dict[str, Any], defaults: Mapping[str, object]) -> Any:  # noqa: ANN401 - a type
     """Return a msgspec type with a field for each key of a tree; a branch becomes a nested type."""
     fields = []
     for number, (key, kind) in enumerate(tree.items()):
-        field_type = _struct(kind, {}) if isinstance(kind, dict) else kind
+        field_type = _define_struct(kind, {}) if isinstance(kind, dict) else kind
         field = msgspec.field(name=key, default=defaults.get(key, msgspec.UNSET))
         fields.append((f"f{number}", field_type | None | msgspec.UnsetType, field))
     return msgspec.defstruct("Record", fields, gc=False, kw_only=True)
@@ -160,9 +161,9 @@ def _decode_lines(block: LineBlock, decoder: Decoder, numbers: Indices) -> Decod
         return decoder(memoryview(block.text(int(numbers[0]))), 1)
     # Each line must begin with { and end with }. If there are also as many records as lines, each line is one record.
     octets = np.frombuffer(block.data, np.uint8)
-    starts, lasts = block.starts[numbers], block.ends[numbers] - 1
-    lasts -= octets[lasts] == ord("\r")
-    if (octets[starts] != ord("{")).any() or (octets[lasts] != ord("}")).any():
+    starts, last_positions = block.starts[numbers], block.ends[numbers] - 1
+    last_positions -= octets[last_positions] == ord("\r")
+    if (octets[starts] != ord("{")).any() or (octets[last_positions] != ord("}")).any():
         return None
     return decoder(memoryview(block.data)[int(starts[0]) : int(block.ends[numbers[-1]])], len(numbers))
 
@@ -176,15 +177,15 @@ def _decode_parts(
         The kept lines of each part and their values by key, and the lines that `Selection.read_line` must judge.
     """
     decoded: list[tuple[Indices, list[list[Any]]]] = []
-    left: list[int] = []
+    undecoded: list[int] = []
     pending = [numbers]
     while pending:
         numbers = pending.pop()
-        found = None if decoder is None or not len(numbers) else _decode_lines(block, decoder, numbers)
-        if found is not None:
-            decoded.append((numbers[found[0]], found[1]))
+        part = None if decoder is None or not len(numbers) else _decode_lines(block, decoder, numbers)
+        if part is not None:
+            decoded.append((numbers[part[0]], part[1]))
         elif decoder is None or len(numbers) <= 1:
-            left += numbers.tolist()
+            undecoded += numbers.tolist()
         else:
-            pending += np.array_split(numbers, _SPLIT)
-    return decoded, sorted(left)
+            pending += np.array_split(numbers, _NUM_SPLITS)
+    return decoded, sorted(undecoded)

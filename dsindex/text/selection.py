@@ -72,11 +72,11 @@ def parse_key(text: str) -> TextKey:
     >>> parse_key("text|content").other_names
     ('content',)
     """
-    named = None if text.startswith(".") else _NAMED.fullmatch(text)
-    if named is None and not text.startswith("."):
-        text, *others = text.split("|")
-        return TextKey(name=text, path=(text,), other_names=tuple(others))
-    name, source = (None, text) if named is None else (named["name"], named["source"])
+    match = None if text.startswith(".") else _NAMED.fullmatch(text)
+    if match is None and not text.startswith("."):
+        text, *other_names = text.split("|")
+        return TextKey(name=text, path=(text,), other_names=tuple(other_names))
+    name, source = (None, text) if match is None else (match["name"], match["source"])
     path = parse_path(source)
     if path is not None:
         return TextKey(name=name or ".".join(path), path=path)
@@ -119,7 +119,7 @@ class Selection:
         return needs_where or any(key.program is not None for key in self.keys)
 
     @property
-    def compared(self) -> frozenset[Path]:
+    def where_paths(self) -> frozenset[Path]:
         """The paths in a plain condition."""
         return frozenset() if self.condition is None else self.condition.paths
 
@@ -138,9 +138,9 @@ class Selection:
         if self.needs_jq:
             return None
         values = {path for paths in self._paths for path in paths}
-        read = values | self.compared
-        for path in read:
-            is_inside = any(path[:depth] in read for depth in range(1, len(path)))
+        read_paths = values | self.where_paths
+        for path in read_paths:
+            is_inside = any(path[:depth] in read_paths for depth in range(1, len(path)))
             is_of_folder = path[0] in self.folder_values and (path in values or len(path) > 1)
             if is_inside or is_of_folder or len(path) > MAX_PATH_KEYS or any(map(_SURROGATE.search, path)):
                 return None
@@ -149,10 +149,10 @@ class Selection:
     @property
     def paths(self) -> dict[str, Path] | None:
         """The path of each key, to read columns of tables; None if rows must be read as JSON."""
-        by_key = self.alternatives
-        if by_key is None or any(key.other_names for key in self.keys):
+        paths_by_key = self.alternatives
+        if paths_by_key is None or any(key.other_names for key in self.keys):
             return None
-        return {key.name: paths[0] for key, paths in zip(self.keys, by_key, strict=True)}
+        return {key.name: paths[0] for key, paths in zip(self.keys, paths_by_key, strict=True)}
 
     def of_input(self, path: str) -> Selection:
         """Return the selection for one input, with those values of its folders that the keys or jq may read.
@@ -165,8 +165,8 @@ class Selection:
         pairs = (name.partition("=") for name in path.split("/")[:-1])
         values = {unquote(name): _parse_folder_value(unquote(value)) for name, sign, value in pairs if name and sign}
         if not self.needs_jq:
-            read = self.compared.union(*self._paths)
-            values = {name: value for name, value in values.items() if any(path[0] == name for path in read)}
+            read_paths = self.where_paths.union(*self._paths)
+            values = {name: value for name, value in values.items() if any(path[0] == name for path in read_paths)}
         return replace(self, folder_values=values) if values else self
 
     def read_line(self, line: bytes) -> Judgement:
@@ -190,16 +190,16 @@ class Selection:
 
     def build_columns(self, values: Iterable[Sequence[Any]]) -> dict[str, Column]:
         """Return the column of each key, given the key's values in all records."""
-        columns = [Column.of(by_record, holds_ids=self.vocabulary_size is not None) for by_record in values]
+        columns = [Column.of_values(by_record, holds_ids=self.vocabulary_size is not None) for by_record in values]
         return dict(zip(self.names, columns, strict=True))
 
-    def finish(self, block: RecordBlock) -> RecordBlock:
+    def join_texts(self, block: RecordBlock) -> RecordBlock:
         """Return a block with one column for each output, joining the texts of all keys if there is a separator."""
         if self.join is None:
             return block
-        joined = [map(self.join.join, column.by_record()) for column in block.columns.values()]
-        texts = list(map(self.join.join, zip(*joined, strict=True)))
-        return replace(block, columns={JOINED: Column.of(texts)})
+        joined_texts = [map(self.join.join, column.items_by_record()) for column in block.columns.values()]
+        texts = list(map(self.join.join, zip(*joined_texts, strict=True)))
+        return replace(block, columns={JOINED: Column.of_values(texts)})
 
     def _judge(self, line: bytes, answers: PatternAnswers | None) -> Judgement:
         values: list[object] = []
@@ -209,8 +209,8 @@ class Selection:
                 return None
             record = {**self.folder_values, **record} if self.folder_values else record
             for key in self.keys:
-                by_jq = answers if key.path is None else None
-                value = _find(record, key) if by_jq is None else by_jq.value(key.name)
+                jq_answers = answers if key.path is None else None
+                value = _find_key_value(record, key) if jq_answers is None else jq_answers.value(key.name)
                 if (fault := self.find_fault(key, value)) is not None:
                     return fault
                 values.append(value)
@@ -222,18 +222,18 @@ class Selection:
         """Describe what is wrong with the value of a key; None if nothing is wrong."""
         if self.vocabulary_size is not None:
             expected = f"a list of token ids from 0 to {self.vocabulary_size - 1}"
-            wrong = find_id_fault(value, self.vocabulary_size)
+            fault = find_id_fault(value, self.vocabulary_size)
         elif self.takes_lists:
-            expected, wrong = "a string or a list of strings", find_fault(value)
+            expected, fault = "a string or a list of strings", find_fault(value)
         else:
-            expected, wrong = "a string", find_fault(value) if isinstance(value, str) else type_name(value)
-        if wrong is None:
+            expected, fault = "a string", find_fault(value) if isinstance(value, str) else type_name(value)
+        if fault is None:
             return None
         place = f"from the jq pattern {key.program!r}" if key.path is None else show_place(key.path)
-        return f"the value {place} is {wrong}, and has to be {expected}"
+        return f"the value {place} is {fault}, and has to be {expected}"
 
 
-def _find(record: dict[str, object], key: TextKey) -> object:
+def _find_key_value(record: dict[str, object], key: TextKey) -> object:
     for name in (key.name, *key.other_names) if key.other_names else ():
         if record.get(name) is not None:
             return record[name]
@@ -272,14 +272,14 @@ def open_selection(
         InputError: If a jq program does not compile, or uses a part of jq that is not allowed; or if two keys have the
             same name.
     """
-    parsed = [parse_key(key) for key in keys]
+    text_keys = [parse_key(key) for key in keys]
     if join is not None:  # the output is named JOINED, so only the keys themselves must differ
-        parsed = [replace(key, name=text) for key, text in zip(parsed, keys, strict=True)]
-    if len({key.name for key in parsed}) < len(parsed):
+        text_keys = [replace(key, name=text) for key, text in zip(text_keys, keys, strict=True)]
+    if len({key.name for key in text_keys}) < len(text_keys):
         raise InputError(f"two of the keys {' '.join(keys)} have the same name", hint="name one with NAME=.PATH")
     condition = None if where is None else parse_condition(where)
-    selection = Selection(keys=tuple(parsed), where=where, condition=condition, join=join)
-    return _compiled(replace(selection, vocabulary_size=vocabulary_size))
+    selection = Selection(keys=tuple(text_keys), where=where, condition=condition, join=join)
+    return _check_programs(replace(selection, vocabulary_size=vocabulary_size))
 
 
 def open_pattern(pattern: str) -> Selection:
@@ -293,10 +293,10 @@ def open_pattern(pattern: str) -> Selection:
     """
     is_key = pattern.lstrip().startswith(".")
     key = parse_key(pattern.strip()) if is_key else TextKey(name=pattern, program=pattern)
-    return _compiled(Selection(keys=(key,), takes_lists=False))
+    return _check_programs(Selection(keys=(key,), takes_lists=False))
 
 
-def _compiled(selection: Selection) -> Selection:
+def _check_programs(selection: Selection) -> Selection:
     if selection.needs_jq:
         selection.read_line(b"{}")  # raises now, not in a worker, if jq cannot compile a program or it is not allowed
     return selection

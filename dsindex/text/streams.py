@@ -20,7 +20,7 @@ from dsindex.formats.dtypes import starts_of
 from dsindex.store.errors import reading
 from dsindex.store.json_text import encode_json
 from dsindex.store.read import input_status, open_input
-from dsindex.text.compressed import HEAD_BYTES, PIECE_BYTES, decode, detect_container, require_known
+from dsindex.text.compressed import HEAD_BYTES, PIECE_BYTES, decode, detect_container, require_supported
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.input_format import TextPart
 
@@ -90,8 +90,8 @@ class LineBlock:
     @classmethod
     def of_long_line(cls, head: bytes, num_bytes: int, *, offset: int, line: int) -> LineBlock:
         """Return the block of one line above the limit; `head`, its first bytes, may have newlines of a document."""
-        empty, end = cls.of_text(b"", offset=offset, first_line=line), np.array([len(head)])
-        return replace(empty, data=head, ends=end, sizes=np.array([num_bytes]), text_bytes=num_bytes + 1)
+        empty_block, end = cls.of_text(b"", offset=offset, first_line=line), np.array([len(head)])
+        return replace(empty_block, data=head, ends=end, sizes=np.array([num_bytes]), text_bytes=num_bytes + 1)
 
     @classmethod
     def of_lines(
@@ -103,9 +103,9 @@ class LineBlock:
         return replace(block, offsets=offsets, text_bytes=len(data) if text_bytes is None else text_bytes)
 
     @classmethod
-    def join(cls, numbered: Sequence[tuple[int, LineBlock]]) -> LineBlock:
+    def join(cls, numbered_blocks: Sequence[tuple[int, LineBlock]]) -> LineBlock:
         """Join blocks of several parts into one, given the number of each block's part."""
-        numbers, blocks = [number for number, _ in numbered], [block for _, block in numbered]
+        numbers, blocks = [number for number, _ in numbered_blocks], [block for _, block in numbered_blocks]
         if numbers == [0]:
             return blocks[0]
         counts = [block.num_lines for block in blocks]
@@ -151,39 +151,39 @@ def read_lines(part: TextPart, file: Readable, *, block_bytes: int, max_line_byt
 
 def _cut_lines(chunks: Iterator[Chunk], end: int | None, limit: int, *, skips_first: bool) -> Iterator[LineBlock]:
     """Yield blocks of the lines that begin before `end`; no chunk may have bytes on both sides of `end`."""
-    held, begin, line = bytearray(), 0, 0
-    chunk = _after_line(chunks, 0) if skips_first else next(chunks, None)
+    buffer, begin, line = bytearray(), 0, 0
+    chunk = _skip_line(chunks, 0) if skips_first else next(chunks, None)
     while chunk is not None:
         offset, text = chunk
-        begin = begin if held else offset
+        begin = begin if buffer else offset
         is_over = end is not None and offset >= end
-        if is_over and not held:
+        if is_over and not buffer:
             return
-        cut = (text.find(b"\n") if is_over else text.rfind(b"\n")) + 1
-        held += memoryview(text)[: cut or len(text)]
-        if cut:
-            block = LineBlock.of_text(held, offset=begin, first_line=line)
+        line_end = (text.find(b"\n") if is_over else text.rfind(b"\n")) + 1
+        buffer += memoryview(text)[: line_end or len(text)]
+        if line_end:
+            block = LineBlock.of_text(buffer, offset=begin, first_line=line)
             yield block
             if is_over:
                 return
-            held, begin, line = bytearray(memoryview(text)[cut:]), offset + cut, line + len(block.starts)
-        if len(held) <= limit:
+            buffer, begin, line = bytearray(memoryview(text)[line_end:]), offset + line_end, line + len(block.starts)
+        if len(buffer) <= limit:
             chunk = next(chunks, None)
             continue
-        size, head = len(held), cut_large(held, limit)
-        held = bytearray()
-        offset, _ = chunk = _after_line(chunks, begin + size)
+        size, head = len(buffer), cut_large(buffer, limit)
+        buffer = bytearray()
+        offset, _ = chunk = _skip_line(chunks, begin + size)
         yield LineBlock.of_long_line(head, offset - 1 - begin, offset=begin, line=line)
         line += 1
-    if held:
-        yield LineBlock.of_text(held, offset=begin, first_line=line)
+    if buffer:
+        yield LineBlock.of_text(buffer, offset=begin, first_line=line)
 
 
-def _after_line(chunks: Iterator[Chunk], offset: int) -> Chunk:
+def _skip_line(chunks: Iterator[Chunk], offset: int) -> Chunk:
     """Return the rest of the chunk after the next newline, or an empty chunk as if the text ended with a newline."""
     for offset, text in chunks:
-        if cut := text.find(b"\n") + 1:
-            return offset + cut, text[cut:]
+        if line_end := text.find(b"\n") + 1:
+            return offset + line_end, text[line_end:]
         offset += len(text)
     return offset + 1, b""
 
@@ -198,22 +198,22 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
     if part.form.container != "plain":
         pieces = decode(part.path, file, part.form.container, piece_bytes=min(block_bytes, PIECE_BYTES))
         begin = 0
-        while text := b"".join(_first(pieces, block_bytes)):
+        while text := b"".join(_take_pieces(pieces, block_bytes)):
             yield begin, text
             begin += len(text)
         return
     while begin < file.size_bytes:
-        stop, most = (end, block_bytes) if begin < end else (file.size_bytes, OVERRUN_BYTES)
-        read = bytearray(min(most, stop - begin))
-        del read[file.read_into(memoryview(read), begin) :]
-        if not read:
-            what = f"ends at byte {begin} of {file.size_bytes}: it changed"
-            raise InputError(f"{part.path}: {what}", hint="rerun the command")
-        yield begin, read
-        begin += len(read)
+        stop, max_bytes = (end, block_bytes) if begin < end else (file.size_bytes, OVERRUN_BYTES)
+        buffer = bytearray(min(max_bytes, stop - begin))
+        del buffer[file.read_into(memoryview(buffer), begin) :]
+        if not buffer:
+            problem = f"ends at byte {begin} of {file.size_bytes}: it changed"
+            raise InputError(f"{part.path}: {problem}", hint="rerun the command")
+        yield begin, buffer
+        begin += len(buffer)
 
 
-def _first(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
+def _take_pieces(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
     """Yield the next pieces of a text, until they have at least `num_bytes` together."""
     for piece in pieces:
         yield piece
@@ -241,7 +241,7 @@ def read_text_lines(part: TextPart, file: Readable, *, block_bytes: int, max_lin
             yield block
             continue
         texts = [block.text(number) for number in range(len(block.starts))]
-        lines = [_as_object(text.removesuffix(b"\r")) if text.strip(JSON_WHITESPACE) else b"" for text in texts]
+        lines = [_encode_text(text.removesuffix(b"\r")) if text.strip(JSON_WHITESPACE) else b"" for text in texts]
         yield LineBlock.of_lines(lines, block.offsets, int(block.lines[0]), text_bytes=block.text_bytes)
 
 
@@ -255,11 +255,11 @@ def read_text_file(part: TextPart, file: Readable, *, block_bytes: int, max_line
     if num_bytes > limit:
         yield LineBlock.of_long_line(cut_large(content, limit), num_bytes, offset=0, line=0)
     else:
-        line = _as_object(bytes(content.removeprefix(BOM)))
+        line = _encode_text(bytes(content.removeprefix(BOM)))
         yield LineBlock.of_lines([line], np.zeros(1, np.int64), 0, text_bytes=num_bytes)
 
 
-def _as_object(text: bytes) -> bytes:
+def _encode_text(text: bytes) -> bytes:
     """Return the JSON object of a text; text that is not UTF-8 stays plain, so that the JSON parser reports it."""
     try:
         return encode_json({TEXT_KEY: text.decode()})
@@ -307,25 +307,25 @@ def find_lines(path: str, *, drop_faulty_entries: bool = False) -> tuple[NDArray
         BadRecordError: At the first faulty line.
     """
     with reading(path):
-        part = TextPart.of(input_status(path))
-    kept, num_lines = [np.empty((0, 2), np.int64)], 0
-    faulty: list[tuple[int, int]] = []
+        part = TextPart.of_file(input_status(path))
+    kept_pairs, num_lines = [np.empty((0, 2), np.int64)], 0
+    faulty_lines: list[tuple[int, int]] = []
     with open_input(part) as file:
         if part.size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line
             raise InputError(f"{path}: the file is empty", hint="index it with --drop-faulty-entries")
         head = file.read_at(HEAD_BYTES, 0)
-        require_known(path, head, container := detect_container(head))
+        require_supported(path, head, container := detect_container(head))
         if container != "plain":
             raise InputError(f"{path}: {container} data, in which no line has an offset", hint="unpack it")
         for block in read_lines(part, file, block_bytes=_JSON_BLOCK_BYTES, max_line_bytes=part.size_bytes):
             pairs = np.stack((block.offsets, block.sizes), axis=1)
             # A BOM is part of its line: json.loads must judge it.
-            wrong = [number for number in range(len(pairs)) if not is_json(block.line(number))]
-            if wrong and not drop_faulty_entries:
-                what = "not JSON" if block.line(wrong[0]).strip(b"\r") else "a blank line"
+            bad_lines = [number for number in range(len(pairs)) if not is_json(block.line(number))]
+            if bad_lines and not drop_faulty_entries:
+                reason = "not JSON" if block.line(bad_lines[0]).strip(b"\r") else "a blank line"
                 hint = "fix it, or leave such lines out with --drop-faulty-entries"
-                raise BadRecordError(path, int(pairs[wrong[0], 0]), what, num_lines + wrong[0] + 1, hint=hint)
-            faulty += [(num_lines + number + 1, int(pairs[number, 0])) for number in wrong]
+                raise BadRecordError(path, int(pairs[bad_lines[0], 0]), reason, num_lines + bad_lines[0] + 1, hint=hint)
+            faulty_lines += [(num_lines + number + 1, int(pairs[number, 0])) for number in bad_lines]
             num_lines += len(pairs)
-            kept.append(np.delete(pairs, wrong, axis=0))
-    return np.concatenate(kept), faulty
+            kept_pairs.append(np.delete(pairs, bad_lines, axis=0))
+    return np.concatenate(kept_pairs), faulty_lines

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dsindex.text.input_format import Columns, Format, TextPart
     from dsindex.text.selection import Selection
 
-_MOST_ROWS = 1024
+_MAX_ROWS = 1024
 """Limit on the rows decoded at a time: a row from a dictionary may be much larger than its share of the row group."""
 _SHOWN_COLUMNS = 12
 _SHOWN_CHARACTERS = 200
@@ -65,7 +65,7 @@ def measure_table(table: TextPart, columns: Columns | None) -> list[int]:
     Raises:
         InputError: If the file is damaged or encrypted, or a column is missing or of another type.
     """
-    with open_input(table) as file, errors_named(table.path, table.form.format):
+    with open_input(table) as file, table_errors(table.path, table.form.format):
         return _open_table(table.path, file, table.form.format, columns)[0]
 
 
@@ -80,67 +80,67 @@ def read_table_records(
     Raises:
         InputError: If the file is damaged, lacks a column or changes while it is read.
     """
-    for group, first_row, whole, values in _read_rows(part, file, selection.paths, block_bytes, selection.compared):
-        rows = list(zip(*values.values(), strict=True))
+    for group, first_row, rows, values in _read_rows(part, file, selection.paths, block_bytes, selection.where_paths):
+        row_values = list(zip(*values.values(), strict=True))
 
-        def read_line(_part: int, line: int, rows: Sequence[Any] = rows, first: int = first_row) -> bytes:
-            row = dict(zip(selection.names, rows[line - first], strict=True))
+        def read_line(_part: int, line: int, row_values: Sequence[Any] = row_values, first: int = first_row) -> bytes:
+            row = dict(zip(selection.names, row_values[line - first], strict=True))
             return encode_row(row, keeps_bytes=True)[:max_record_bytes]
 
         reasons: dict[int, str] = {}
         if not all(set(map(type, column)) == {str} for column in values.values()):
-            faults = (filter(None, map(selection.find_fault, selection.keys, row)) for row in rows)
-            reasons = {place: first for place, found in enumerate(faults) if (first := next(found, None))}
+            faults = (filter(None, map(selection.find_fault, selection.keys, row)) for row in row_values)
+            reasons = {index: fault for index, row_faults in enumerate(faults) if (fault := next(row_faults, None))}
             for column in values.values():
                 column[:] = ["" if row in reasons else value for row, value in enumerate(column)]
-        built = selection.build_columns(values.values())
-        sizes = sum((column.sizes() for column in built.values()), np.zeros(len(rows), np.int64))
+        columns = selection.build_columns(values.values())
+        sizes = sum((column.sizes() for column in columns.values()), np.zeros(len(row_values), np.int64))
         for row in np.flatnonzero(sizes > max_record_bytes).tolist():
             reasons.setdefault(row, describe_long_line(int(sizes[row]), max_record_bytes))
-        kept = np.ones(len(rows), np.bool_)
+        is_kept = np.ones(len(row_values), np.bool_)
         if selection.condition is not None:
-            kept, failures = _compare_rows(selection, selection.condition, whole)
-            reasons = {row: reason for row, reason in reasons.items() if kept[row]} | failures
+            is_kept, failures = _compare_rows(selection, selection.condition, rows)
+            reasons = {row: reason for row, reason in reasons.items() if is_kept[row]} | failures
         block = RecordBlock(
-            num_lines=len(rows),
-            blank=np.empty(0, np.int64),
-            offsets=np.full(len(rows), group, np.int64),
-            lines=np.arange(len(rows)) + first_row,
-            parts=np.full(len(rows), number),
-            columns=built,
-            bad=(),
+            num_lines=len(row_values),
+            blank_parts=np.empty(0, np.int64),
+            offsets=np.full(len(row_values), group, np.int64),
+            lines=np.arange(len(row_values)) + first_row,
+            parts=np.full(len(row_values), number),
+            columns=columns,
+            bad_records=(),
             text_bytes=int(sizes.sum()),
             read_line=read_line,
         )
         block = mark_bad(block, reasons) if reasons else block
-        yield block if kept.all() else keep_records(block, kept[block.lines - first_row])
+        yield block if is_kept.all() else keep_records(block, is_kept[block.lines - first_row])
 
 
 def _compare_rows(
     selection: Selection, condition: Condition, rows: pa.StructArray
 ) -> tuple[NDArray[np.bool_], dict[int, str]]:
-    """Tell which rows to keep, shape [rows], and why some of these are bad; jq judges rows with odd values."""
+    """Tell which rows to keep, shape [rows], and why some kept rows are bad; jq judges rows with odd values."""
     values = selection.folder_values
     columns = {path: _compared_values(rows, path, values.get(path[0], UNSET)) for path in condition.paths}
-    kept, failures = condition.holds(columns), dict[int, str]()
-    odd = {row for column in columns.values() for row, value in enumerate(column) if type(value) not in RANKS}
-    if odd:
-        odd_rows = zip(*map(json_values, rows.take(pa.array(odd)).flatten()), strict=True)
+    is_kept, failures = condition.holds(columns), dict[int, str]()
+    odd_numbers = {row for column in columns.values() for row, value in enumerate(column) if type(value) not in RANKS}
+    if odd_numbers:
+        odd_rows = zip(*map(json_values, rows.take(pa.array(odd_numbers)).flatten()), strict=True)
         lines = [encode_row(dict(zip(rows.type.names, row, strict=True))) for row in odd_rows]
-        for row, judgement in zip(odd, selection.read_lines(lines), strict=True):
-            kept[row] = judgement is not None
+        for row, judgement in zip(odd_numbers, selection.read_lines(lines), strict=True):
+            is_kept[row] = judgement is not None
             failures |= {row: judgement} if isinstance(judgement, str) else {}
-    return kept, failures
+    return is_kept, failures
 
 
-def _compared_values(rows: pa.StructArray, path: Path, missing: object) -> list[Any]:
-    """Return the values at a path; an odd value has no type of RANKS."""
+def _compared_values(rows: pa.StructArray, path: Path, default: object) -> list[Any]:
+    """Return the values at a path, for a condition; a value is odd if its type is not in RANKS."""
     column = rows
     for name in path:
         if not pa.types.is_struct(column.type):
             return [...] * len(rows)
         if not column.type.get_all_field_indices(name):
-            return [missing] * len(rows)
+            return [default] * len(rows)
         column = pc.struct_field(column, name)
     values = json_values(column)
     return [
@@ -169,33 +169,33 @@ def encode_row(row: dict[str, Any], *, keeps_bytes: bool = False) -> bytes:
     b'{"a":[1.5,null],"image":null}'
     """
 
-    def as_text(value: bytes) -> str | None:
+    def decode_bytes(value: bytes) -> str | None:
         is_text = keeps_bytes or isinstance(value, InvalidText)
         return value.decode("utf-8", "surrogateescape") if is_text else None
 
-    text = json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=as_text)
+    text = json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=decode_bytes)
     return text.encode("utf-8", "surrogateescape")
 
 
 def _read_rows(
-    part: TextPart, file: Readable, columns: Columns | None, block_bytes: int, compared: Collection[Path] = ()
+    part: TextPart, file: Readable, columns: Columns | None, block_bytes: int, where_paths: Collection[Path] = ()
 ) -> Iterator[tuple[int, int, pa.StructArray, dict[str, list[Any]]]]:
     """Yield group, first row, rows and values by column, for about `block_bytes` of rows; `columns` None means all."""
     path, format, row = part.path, part.form.format, 0
-    with errors_named(path, format):
-        _, read = _open_table(path, file, format, columns, compared)
+    with table_errors(path, format):
+        _, read = _open_table(path, file, format, columns, where_paths)
         for group, batch in read(part.begin, part.end, block_bytes):
-            whole = batch.to_struct_array()
-            wanted = {name: (name,) for name in batch.schema.names} if columns is None else columns
+            structs = batch.to_struct_array()
+            paths_by_column = {name: (name,) for name in batch.schema.names} if columns is None else columns
             # struct_field makes a nested column null wherever the struct around it is null.
-            arrays = {name: pc.struct_field(whole, list(fields)) for name, fields in wanted.items()}
+            arrays = {name: pc.struct_field(structs, list(fields)) for name, fields in paths_by_column.items()}
             for array in arrays.values():
                 _validate(array)
             size = sum(array.nbytes for array in arrays.values())
             step = max(1, batch.num_rows * block_bytes // max(1, size))
             for begin in range(0, batch.num_rows, step):
                 values = {name: json_values(array.slice(begin, step)) for name, array in arrays.items()}
-                yield group, row, whole.slice(begin, step), values
+                yield group, row, structs.slice(begin, step), values
                 row += min(step, batch.num_rows - begin)
 
 
@@ -213,7 +213,7 @@ Reader: TypeAlias = "Callable[[int, int, int], Iterable[tuple[int, pa.RecordBatc
 
 
 def _open_table(
-    path: str, file: Readable, format: Format, columns: Columns | None, compared: Collection[Path] = ()
+    path: str, file: Readable, format: Format, columns: Columns | None, where_paths: Collection[Path] = ()
 ) -> tuple[list[int], Reader]:
     """Open a table and check its columns; return the estimated bytes of each group, and the table's Reader.
 
@@ -226,44 +226,44 @@ def _open_table(
         return [file.size_bytes], lambda *_: enumerate(stream)
     if format == "arrow-file":
         batches = pa.ipc.open_file(source)
-        num = batches.num_record_batches
-        if num:
+        num_batches = batches.num_record_batches
+        if num_batches:
             _check_columns(path, batches.schema, columns)
-        return [file.size_bytes // max(1, num)] * num, lambda begin, end, _: (
+        return [file.size_bytes // max(1, num_batches)] * num_batches, lambda begin, end, _: (
             (number, batches.get_batch(number)) for number in range(begin, end)
         )
     import pyarrow.parquet as pq
 
-    opened = pq.ParquetFile(source, buffer_size=1 << 20, page_checksum_verification=True)
-    if not opened.metadata.num_rows:  # an empty column may have any type
-        return [0] * opened.metadata.num_row_groups, lambda *_: ()
-    _check_columns(path, opened.schema_arrow, columns)
-    names = None if columns is None else [*map(".".join, columns.values()), *(first for first, *_ in compared)]
-    sizes = _sizes_of(opened, names)
+    parquet_file = pq.ParquetFile(source, buffer_size=1 << 20, page_checksum_verification=True)
+    if not parquet_file.metadata.num_rows:  # an empty column may have any type
+        return [0] * parquet_file.metadata.num_row_groups, lambda *_: ()
+    _check_columns(path, parquet_file.schema_arrow, columns)
+    names = None if columns is None else [*map(".".join, columns.values()), *(first for first, *_ in where_paths)]
+    sizes = _measure_groups(parquet_file, names)
 
     def read(begin: int, end: int, num_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         for group in range(begin, end):
-            rows = num_bytes * opened.metadata.row_group(group).num_rows // max(1, sizes[group])
-            rows = max(1, min(_MOST_ROWS, rows))
-            for batch in opened.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
+            rows = num_bytes * parquet_file.metadata.row_group(group).num_rows // max(1, sizes[group])
+            rows = max(1, min(_MAX_ROWS, rows))
+            for batch in parquet_file.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
                 yield group, batch
 
     return sizes, read
 
 
-def _sizes_of(opened: pq.ParquetFile, names: Sequence[str] | None) -> list[int]:
+def _measure_groups(parquet_file: pq.ParquetFile, names: Sequence[str] | None) -> list[int]:
     """Return the uncompressed bytes of the wanted columns (None for all) in each row group."""
-    paths = [opened.schema.column(number).path for number in range(len(opened.schema))]
+    paths = [parquet_file.schema.column(number).path for number in range(len(parquet_file.schema))]
     leaves = [
         number
         for number, path in enumerate(paths)
         if names is None or any(f"{path}.".startswith(f"{name}.") for name in names)
     ]
     sizes = []
-    for group in range(opened.metadata.num_row_groups):
+    for group in range(parquet_file.metadata.num_row_groups):
         if leaves:  # an encrypted column raises an error here and reads nothing; its metadata would kill the process
-            next(opened.reader.iter_batches(0, [group], column_indices=leaves, use_threads=False), None)
-        row_group = opened.metadata.row_group(group)
+            next(parquet_file.reader.iter_batches(0, [group], column_indices=leaves, use_threads=False), None)
+        row_group = parquet_file.metadata.row_group(group)
         column_bytes = [row_group.column(leaf).total_uncompressed_size for leaf in leaves]
         if min(row_group.num_rows, *column_bytes, 0) < 0:
             raise ValueError(f"a negative size in row group {group}")
@@ -274,57 +274,57 @@ def _sizes_of(opened: pq.ParquetFile, names: Sequence[str] | None) -> list[int]:
 # Find the wanted columns in a table's schema, and check their types.
 
 
-def _is_wanted(kind: pa.DataType) -> bool:
+def _holds_texts_or_ids(kind: pa.DataType) -> bool:
     """Whether a column holds strings, or lists of strings, of ids or of lists of ids."""
-    inner = kind.value_type if is_list(kind) else kind
-    inner = inner.value_type if pa.types.is_dictionary(inner) else inner
-    if any(name in str(inner) for name in ("string", "binary", "null")) and not pa.types.is_nested(inner):
+    value_type = kind.value_type if is_list(kind) else kind
+    value_type = value_type.value_type if pa.types.is_dictionary(value_type) else value_type
+    if any(name in str(value_type) for name in ("string", "binary", "null")) and not pa.types.is_nested(value_type):
         return True
-    return is_list(kind) and pa.types.is_integer(inner.value_type if is_list(inner) else inner)
+    return is_list(kind) and pa.types.is_integer(value_type.value_type if is_list(value_type) else value_type)
 
 
 def _check_columns(path: str, schema: pa.Schema, columns: Columns | None) -> None:
     """Check that a table has the wanted columns.
 
     Raises:
-        InputError: If a wanted column is missing, exists twice, or has another type. If all columns are wanted, if two
-            have the same name, or a column has no form in JSON.
+        InputError: If a wanted column is missing, exists twice, or has another type; if all columns are wanted, also if
+            two have the same name or one has no form in JSON.
     """
-    whole = pa.struct(list(schema))
+    table_type = pa.struct(list(schema))
     if columns is None:
-        _require_json(path, whole)
+        _require_json(path, table_type)
     for name, fields in (columns or {}).items():
-        kind, got = whole, ""
+        kind, fault = table_type, ""
         for field in fields:
             places = kind.get_all_field_indices(field) if pa.types.is_struct(kind) else []
             if len(places) != 1:
-                got = f"there are {len(places)} columns of that name" if places else "there is no such column"
+                fault = f"there are {len(places)} columns of that name" if places else "there is no such column"
                 break
             kind = kind.field(places[0]).type
-        if got or not _is_wanted(kind):
-            shown = ", ".join(f"{field.name} ({field.type})" for field in list(schema)[:_SHOWN_COLUMNS])
+        if fault or not _holds_texts_or_ids(kind):
+            column_list = ", ".join(f"{field.name} ({field.type})" for field in list(schema)[:_SHOWN_COLUMNS])
             more = f" and {len(schema) - _SHOWN_COLUMNS} more" if len(schema) > _SHOWN_COLUMNS else ""
-            what = got or f"its type is {kind}, not strings or lists of strings"
+            problem = fault or f"its type is {kind}, not strings or lists of strings"
             raise InputError(
-                f"{path}: column {name!r}: {what}",
-                hint=f"choose from the columns {shown[: 4 * _SHOWN_CHARACTERS]}{more}",
+                f"{path}: column {name!r}: {problem}",
+                hint=f"choose from the columns {column_list[: 4 * _SHOWN_CHARACTERS]}{more}",
             )
 
 
 def _require_json(path: str, kind: pa.DataType) -> None:
     """Refuse unions, and columns or struct fields of the same name, since an object would keep only the last one."""
-    inner = [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
-    [(name, count)] = Counter(field.name for field in inner).most_common(1) or [("", 0)]
+    fields = [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    [(name, count)] = Counter(field.name for field in fields).most_common(1) or [("", 0)]
     if count > 1 and pa.types.is_struct(kind):
         raise InputError(f"{path}: {count} columns have the name {name!r}", hint="rename them")
-    for field in inner:
+    for field in fields:
         if pa.types.is_union(field.type):
             raise InputError(f"{path}: column {field.name!r}: its type is {field.type}, which has no form in JSON")
         _require_json(path, field.type)
 
 
 @contextlib.contextmanager
-def errors_named(path: str, format: Format) -> Iterator[None]:
+def table_errors(path: str, format: Format) -> Iterator[None]:
     """Turn errors of pyarrow in the block into errors that name the file.
 
     Raises:
@@ -338,13 +338,13 @@ def errors_named(path: str, format: Format) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno:  # the disk failed, the table may be intact
             raise read_error(path, error) from error
         lines = str(error).strip().splitlines()
-        shown = (lines[0] if lines else type(error).__name__)[:_SHOWN_CHARACTERS]
+        message = (lines[0] if lines else type(error).__name__)[:_SHOWN_CHARACTERS]
         hint = "it may be cut off or damaged: fetch or write it again"
-        if "crypt" in shown:
+        if "crypt" in message:
             hint = "decrypt it into a new file"
-        elif isinstance(error, NotImplementedError) or "odec" in shown:
+        elif isinstance(error, NotImplementedError) or "odec" in message:
             hint = f"pyarrow {pa.__version__} cannot read that: write the file again without it"
-        raise InputError(f"{path}: cannot be read as {format} ({shown})", hint=hint) from error
+        raise InputError(f"{path}: cannot be read as {format} ({message})", hint=hint) from error
 
 
 # Convert the values of columns to JSON values.
@@ -383,16 +383,16 @@ def json_values(array: pa.Array) -> list[Any]:
     if types.is_struct(kind):
         columns = [json_values(child) for child in array.flatten()]
         names, rows = kind.names, zip(*columns, strict=True) if columns else ((),) * len(array)
-        values: Any = ({k: v for k, v in zip(names, row, strict=True) if v is not None} for row in rows)
+        values: Any = ({key: cell for key, cell in zip(names, row, strict=True) if cell is not None} for row in rows)
     elif types.is_map(kind) or is_list(kind):
         if types.is_fixed_size_list(kind) or str(kind).startswith(("list_view", "large_list_view")):
             array = array.cast(pa.large_list(kind.value_type))
         bounds = array.offsets.to_pylist()
         first, last = bounds[0], bounds[-1]
         children = [array.keys, array.items] if types.is_map(kind) else [array.values]
-        inner = [json_values(child.slice(first, last - first)) for child in children]
-        values = ([items[begin - first : end - first] for items in inner] for begin, end in pairwise(bounds))
-        values = (_as_object(*row) for row in values) if types.is_map(kind) else (row for [row] in values)
+        child_values = [json_values(child.slice(first, last - first)) for child in children]
+        values = ([items[begin - first : end - first] for items in child_values] for begin, end in pairwise(bounds))
+        values = (_make_object(*row) for row in values) if types.is_map(kind) else (row for [row] in values)
     else:
         return _plain_values(array)
     return [value if is_valid else None for value, is_valid in zip(values, array.is_valid().to_pylist(), strict=True)]
@@ -404,7 +404,7 @@ def _extension_values(array: pa.ExtensionArray, name: str) -> list[Any]:
     values = json_values(array.storage)
     if name == "arrow.bool8":
         return [None if value is None else bool(value) for value in values]
-    return list(map(_parsed, values)) if name == "arrow.json" else values
+    return list(map(_parse_json, values)) if name == "arrow.json" else values
 
 
 def _plain_values(array: pa.Array) -> list[Any]:
@@ -421,7 +421,7 @@ def _plain_values(array: pa.Array) -> list[Any]:
     values = (array.cast(pa.large_binary()) if is_text else array).to_pylist()
     if types.is_decimal(kind):
         return [None if value is None else str(value) for value in values]
-    return [_decoded(value, InvalidText if is_text else bytes) for value in values]
+    return [_decode_text(value, InvalidText if is_text else bytes) for value in values]
 
 
 def _time_values(array: pa.Array) -> list[Any]:
@@ -454,20 +454,20 @@ def _far_time(scalar: pa.Scalar) -> str:
         return date if pa.types.is_date(kind) else re.sub(r"\.0+$", "", f"{date}T{time}") + "Z" * bool(kind.tz)
 
 
-def _as_object(keys: list[Any], items: list[Any]) -> dict[str, Any]:
+def _make_object(keys: list[Any], items: list[Any]) -> dict[str, Any]:
     """Return a map as an object; a key that is not text becomes its JSON."""
     names = (key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key for key in keys)
-    return {k if isinstance(k, str) else json.dumps(k): v for k, v in zip(names, items, strict=True)}
+    return {key if isinstance(key, str) else json.dumps(key): item for key, item in zip(names, items, strict=True)}
 
 
-def _decoded(value: Any, otherwise: type[bytes]) -> Any:  # noqa: ANN401 - a value of any type
+def _decode_text(value: Any, fallback_type: type[bytes]) -> Any:  # noqa: ANN401 - a value of any type
     try:
         return value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:
-        return otherwise(value)
+        return fallback_type(value)
 
 
-def _parsed(text: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _parse_json(text: Any) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):

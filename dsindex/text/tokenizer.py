@@ -52,7 +52,7 @@ LARGEST_FILE_BYTES = 128 << 20
 LARGEST_CONFIG_BYTES = 16 << 20
 
 _SHOWN_CHARACTERS = 200
-_AGAIN = "fetch or save the file again, or pass another --tokenizer-model"
+_FETCH_HINT = "fetch or save the file again, or pass another --tokenizer-model"
 
 
 class LibraryError(Exception):
@@ -73,22 +73,22 @@ def library_errors() -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise LibraryError(said if len(said) <= _SHOWN_CHARACTERS else f"{said[:_SHOWN_CHARACTERS]}…") from error
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise LibraryError(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…") from error
 
 
 @contextlib.contextmanager
-def refused(what: str, hint: str | None = None) -> Iterator[None]:
+def wrap_errors(problem: str, hint: str | None = None) -> Iterator[None]:
     """Turn everything that a library raises into an error about a tokenizer.
 
     Raises:
-        TokenizerError: With `what`, followed by the library's message.
+        TokenizerError: With `problem`, followed by the library's message.
     """
     try:
         with library_errors():
             yield
     except LibraryError as error:
-        raise TokenizerError(f"{what}: {error}", hint=hint) from error
+        raise TokenizerError(f"{problem}: {error}", hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,16 +136,16 @@ def load_tokenizer(
         tokenizer = _read_gpt2_files(options.vocab_file, options.merge_file)
     else:
         place, revision = find_tokenizer(path, fetches=fetches)
-        file = _find_file(place, wants_model=options.tokenizer_type in _TYPES["SentencePiece"])
+        file = _find_file(place, wants_model=options.tokenizer_type in _MEGATRON_TYPES["SentencePiece"])
         tokenizer = _read_file(place, file, options)
     eod = tokenizer.eod_token if eod_token is None else eod_token
-    with refused(f"{file}: the EOD token {show_value(eod)} is not a text", "choose another with --eod-token"):
+    with wrap_errors(f"{file}: the EOD token {show_value(eod)} is not a text", "choose another with --eod-token"):
         eod_id = None if eod is None else _token_id(tokenizer, eod)
     if eod is not None and eod_id is None:
-        near = difflib.get_close_matches(eod, tokenizer.special_tokens) or tokenizer.special_tokens[:3]
-        shown = f", such as {' or '.join(map(repr, near))}" if near else ""
-        what = f"the EOD token {show_value(eod)} is not in the vocabulary"
-        raise TokenizerError(f"{file}: {what}", hint=f"choose another with --eod-token{shown}")
+        similar_tokens = difflib.get_close_matches(eod, tokenizer.special_tokens) or tokenizer.special_tokens[:3]
+        suggestion = f", such as {' or '.join(map(repr, similar_tokens))}" if similar_tokens else ""
+        problem = f"the EOD token {show_value(eod)} is not in the vocabulary"
+        raise TokenizerError(f"{file}: {problem}", hint=f"choose another with --eod-token{suggestion}")
     name = os.path.basename(os.path.abspath(place)) if revision is None else path.partition("@")[0]
     return replace(tokenizer, name=name, revision=revision, eod_id=eod_id, eod_token=eod)
 
@@ -157,10 +157,10 @@ def require_eod(tokenizer: Tokenizer) -> int:
         TokenizerError: If the tokenizer has none.
     """
     if tokenizer.eod_id is None:
-        known = ", ".join(repr(token) for token in tokenizer.special_tokens[:8])
-        shown = f"; its special tokens are {known}" if known else ""
+        token_list = ", ".join(repr(token) for token in tokenizer.special_tokens[:8])
+        suggestion = f"; its special tokens are {token_list}" if token_list else ""
         raise TokenizerError(
-            f"{tokenizer.name}: the tokenizer names no eos_token{shown}", hint="choose one with --eod-token"
+            f"{tokenizer.name}: the tokenizer names no eos_token{suggestion}", hint="choose one with --eod-token"
         )
     return tokenizer.eod_id
 
@@ -168,16 +168,16 @@ def require_eod(tokenizer: Tokenizer) -> int:
 def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     """Return the text of token ids, including special tokens, for showing samples."""
     numbers = [int(token) for token in ids]
-    skips = {"skip_special_tokens": False} if tokenizer.library == "tokenizers" else {}
-    with refused(f"{tokenizer.name}: {tokenizer.library} cannot decode these ids"):
-        return str(open_library(tokenizer).decode(numbers, **skips))
+    options = {"skip_special_tokens": False} if tokenizer.library == "tokenizers" else {}
+    with wrap_errors(f"{tokenizer.name}: {tokenizer.library} cannot decode these ids"):
+        return str(open_library(tokenizer).decode(numbers, **options))
 
 
 def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
     loaded = open_library(tokenizer)
     if tokenizer.library == "tokenizers":
-        found: int | None = loaded.token_to_id(token)
-        return found
+        token_id: int | None = loaded.token_to_id(token)
+        return token_id
     if tokenizer.library == "sentencepiece":
         number = int(loaded.piece_to_id(token))
         return number if loaded.id_to_piece(number) == token else None
@@ -212,8 +212,8 @@ def _import_tokenizers() -> Any:  # noqa: ANN401 - a module
     import tokenizers
 
     if not hasattr(tokenizers.Tokenizer, "from_buffer"):
-        what = f"tokenizers {tokenizers.__version__} has another API, and other tokens for some texts"
-        raise TokenizerError(what, hint="pip install 'tokenizers<1'")
+        problem = f"tokenizers {tokenizers.__version__} has another API, and other tokens for some texts"
+        raise TokenizerError(problem, hint="pip install 'tokenizers<1'")
     return tokenizers
 
 
@@ -273,11 +273,11 @@ def find_tokenizer(path: str, *, fetches: bool = True) -> tuple[str, str | None]
             failure = error
     reason = next(iter(str(failure).strip().splitlines()), type(failure).__name__)[:200].removeprefix("Got: ")
     reason = reason if fetches else "which was not asked, because only a manifest names this tokenizer"
-    what = f"neither a path nor a tokenizer in the Hugging Face cache or Hub ({reason})"
-    raise TokenizerError(f"{path}: {what}", hint="check the name, or pass the path of a copy") from failure
+    problem = f"neither a path nor a tokenizer in the Hugging Face cache or Hub ({reason})"
+    raise TokenizerError(f"{path}: {problem}", hint="check the name, or pass the path of a copy") from failure
 
 
-_FOREIGN = {"tekken.json", "tiktoken.model"}
+_FOREIGN_FILES = {"tekken.json", "tiktoken.model"}
 """Files of Mistral and Kimi, whose pattern and special tokens are in the publishers' code."""
 
 
@@ -293,28 +293,28 @@ def _find_file(path: str, *, wants_model: bool) -> str:
     if not os.path.isdir(path):
         return path
     names = sorted(os.listdir(path))
-    wanted = [name for name in names if (name.endswith(".model") if wants_model else name == "tokenizer.json")]
-    if len(wanted) == 1 and os.path.isfile(os.path.join(path, wanted[0])):
-        return os.path.join(path, wanted[0])
-    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
-    what = "not exactly one *.model" if wants_model else "no tokenizer.json"
+    candidates = [name for name in names if (name.endswith(".model") if wants_model else name == "tokenizer.json")]
+    if len(candidates) == 1 and os.path.isfile(os.path.join(path, candidates[0])):
+        return os.path.join(path, candidates[0])
+    listing = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
+    problem = "not exactly one *.model" if wants_model else "no tokenizer.json"
     hint = "pass a file of it; `dsindex build` also reads vocab.json and merges.txt: --vocab-file and --merge-file"
-    if foreign := _FOREIGN.intersection(names):
-        hint = f"pass the tokenizer.json of this model; {min(foreign)} needs its publisher's code, which is not run"
-    raise TokenizerError(f"{path}: the folder has {what}, but {shown}", hint=hint)
+    if file_names := _FOREIGN_FILES.intersection(names):
+        hint = f"pass the tokenizer.json of this model; {min(file_names)} needs its publisher's code, which is not run"
+    raise TokenizerError(f"{path}: the folder has {problem}, but {listing}", hint=hint)
 
 
-def read_tokenizer_bytes(file: str, *, most: int = LARGEST_FILE_BYTES) -> bytes:
+def read_tokenizer_bytes(file: str, *, max_bytes: int = LARGEST_FILE_BYTES) -> bytes:
     """Return the content of a tokenizer's file.
 
     Raises:
-        TokenizerError: If the file cannot be read, is a Git LFS pointer, or has more than `most` bytes.
+        TokenizerError: If the file cannot be read, is a Git LFS pointer, or has more than `max_bytes` bytes.
     """
     try:
         with open_file(file) as stream:
-            if os.fstat(stream.fileno()).st_size > most:
-                what = f"more than {most >> 20} MiB, too large for a tokenizer"
-                raise TokenizerError(f"{file}: {what}", hint="pass the tokenizer, not the input")
+            if os.fstat(stream.fileno()).st_size > max_bytes:
+                problem = f"more than {max_bytes >> 20} MiB, too large for a tokenizer"
+                raise TokenizerError(f"{file}: {problem}", hint="pass the tokenizer, not the input")
             content = stream.read()
     except OSError as error:
         raise TokenizerError(f"{file}: the tokenizer cannot be read: {error.strerror}") from error
@@ -325,8 +325,8 @@ def read_tokenizer_bytes(file: str, *, most: int = LARGEST_FILE_BYTES) -> bytes:
 
 def _read_config(file: str) -> dict[str, Any]:
     """Parse a small JSON object as transformers does: with Python's parser, which also accepts `Infinity`."""
-    content = read_tokenizer_bytes(file, most=LARGEST_CONFIG_BYTES)
-    with refused(f"{file}: not valid", _AGAIN):
+    content = read_tokenizer_bytes(file, max_bytes=LARGEST_CONFIG_BYTES)
+    with wrap_errors(f"{file}: not valid", _FETCH_HINT):
         document = json.loads(content)
         json.dumps(document, ensure_ascii=False).encode()  # raises for a lone surrogate
         if not isinstance(document, dict):
@@ -338,7 +338,7 @@ def _read_config(file: str) -> dict[str, Any]:
 
 FileKind = Literal["tokenizer.json", "SentencePiece", "tiktoken", "ranks in JSON"]
 
-_TYPES: dict[FileKind, tuple[str, ...]] = {
+_MEGATRON_TYPES: dict[FileKind, tuple[str, ...]] = {
     "tokenizer.json": ("HuggingFaceTokenizer", "GPT2BPETokenizer"),
     "SentencePiece": ("SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer"),
     "ranks in JSON": ("TikTokenizer",),
@@ -353,18 +353,18 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> Tokenizer:
     kind = _detect_kind(file, content)
     has_special = options.tokenizer_special_tokens != MEGATRON_SPECIAL_TOKENS
     for option, is_wrong in (
-        (f"--tokenizer-type {options.tokenizer_type}", options.tokenizer_type not in {None, *_TYPES[kind]}),
+        (f"--tokenizer-type {options.tokenizer_type}", options.tokenizer_type not in {None, *_MEGATRON_TYPES[kind]}),
         ("--tokenizer-special-tokens", has_special and kind != "ranks in JSON"),
         ("--tiktoken-encoding", options.tiktoken_encoding is not None and kind != "tiktoken"),
     ):
         if is_wrong:
-            fitting = "".join(f", or use --tokenizer-type {name}" for name in _TYPES[kind][:1])
-            raise TokenizerError(f"{file}: {kind} is no file for {option}", hint=f"leave the option out{fitting}")
+            suggestion = "".join(f", or use --tokenizer-type {name}" for name in _MEGATRON_TYPES[kind][:1])
+            raise TokenizerError(f"{file}: {kind} is no file for {option}", hint=f"leave the option out{suggestion}")
     if kind == "tokenizer.json":
         return _read_tokenizer_json(path, file, content)
     if kind == "SentencePiece":
         return _read_sentencepiece(file, content)
-    with refused(f"{file}: not the ranks of a byte-pair encoding", _AGAIN):
+    with wrap_errors(f"{file}: not the ranks of a byte-pair encoding", _FETCH_HINT):
         if kind == "tiktoken":
             encoding, eod = read_rank_file(file, content, options.tiktoken_encoding)
         else:
@@ -372,7 +372,7 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> Tokenizer:
         definition = msgspec.json.encode(encoding)
         _open_library("tiktoken", definition)
     special = sorted(encoding.special_tokens, key=encoding.special_tokens.__getitem__)
-    return _of("tiktoken", definition, size=encoding.vocabulary_size, special=special, eod=eod)
+    return _make_tokenizer("tiktoken", definition, size=encoding.vocabulary_size, special=special, eod=eod)
 
 
 def _detect_kind(file: str, content: bytes) -> FileKind:
@@ -392,17 +392,17 @@ def _detect_kind(file: str, content: bytes) -> FileKind:
 
 
 def _read_sentencepiece(file: str, content: bytes) -> Tokenizer:
-    with refused(f"{file}: not a SentencePiece model", _AGAIN):
+    with wrap_errors(f"{file}: not a SentencePiece model", _FETCH_HINT):
         loaded = _open_library("sentencepiece", content)
         if not content or not loaded.get_piece_size():
             raise ValueError("it has no pieces")
         pieces = list(map(loaded.id_to_piece, range(loaded.get_piece_size())))  # raises if one is not UTF-8
-    control, eos = itertools.compress(pieces, map(loaded.is_control, range(len(pieces)))), loaded.eos_id()
+    control_pieces, eos = itertools.compress(pieces, map(loaded.is_control, range(len(pieces)))), loaded.eos_id()
     eod = pieces[eos] if 0 <= eos < len(pieces) else None
-    return _of("sentencepiece", content, size=len(pieces), special=control, eod=eod)
+    return _make_tokenizer("sentencepiece", content, size=len(pieces), special=control_pieces, eod=eod)
 
 
-def _of(
+def _make_tokenizer(
     library: LibraryName, content: bytes, *, size: int, special: Iterable[str], eod: str | None = None
 ) -> Tokenizer:
     return Tokenizer(
@@ -420,7 +420,7 @@ def _read_gpt2_files(vocab_file: str, merge_file: str) -> Tokenizer:
     library = _import_tokenizers()
     for file in (vocab_file, merge_file):
         read_tokenizer_bytes(file)  # refuses large files and pointers
-    with refused(f"{vocab_file} and {merge_file}: not the vocabulary and the merges of GPT-2", "fetch them again"):
+    with wrap_errors(f"{vocab_file} and {merge_file}: not the vocabulary and the merges of GPT-2", "fetch them again"):
         loaded = library.Tokenizer(library.models.BPE.from_file(vocab_file, merge_file))
         if not (size := loaded.get_vocab_size()):
             raise ValueError("they have no tokens")
@@ -429,7 +429,7 @@ def _read_gpt2_files(vocab_file: str, merge_file: str) -> Tokenizer:
     special = [] if loaded.token_to_id(END_OF_TEXT) is None else [END_OF_TEXT]
     loaded.add_special_tokens(special)
     eod = special[0] if special else None
-    return _of("tokenizers", loaded.to_str().encode(), size=size, special=special, eod=eod)
+    return _make_tokenizer("tokenizers", loaded.to_str().encode(), size=size, special=special, eod=eod)
 
 
 # A tokenizer.json and the other files of its folder are read as transformers, and so Megatron, reads them, or refused.
@@ -456,7 +456,7 @@ class _Document(msgspec.Struct):
 
 
 def _read_tokenizer_json(path: str, file: str, content: bytes) -> Tokenizer:
-    with refused(f"{file}: not valid JSON of a tokenizer", _AGAIN):
+    with wrap_errors(f"{file}: not valid JSON of a tokenizer", _FETCH_HINT):
         document = msgspec.json.decode(content, type=_Document)
     tokenizer = _describe_json(file, content, document)
     if not os.path.isdir(path):
@@ -465,16 +465,16 @@ def _read_tokenizer_json(path: str, file: str, content: bytes) -> Tokenizer:
     eod, note = token_text(config.get("eos_token")), _describe_class(path, config, document)
     try:
         _require_same_ends(config, loaded)
-        tokens = _added_by_transformers(config, document)
-        missing = next((text for text in tokens if loaded.token_to_id(text) is None), None)
-        if missing is not None:
-            raise ValueError(f"{missing!r} is missing there")
+        tokens = _find_changed_tokens(config, document)
+        missing_text = next((text for text in tokens if loaded.token_to_id(text) is None), None)
+        if missing_text is not None:
+            raise ValueError(f"{missing_text!r} is missing there")
     except ValueError as error:
         hint = f"use --tokenizer-model {shlex.quote(file)} for the tokenizer.json alone"
         raise TokenizerError(f"{path}: its files disagree with its tokenizer.json: {error}", hint=hint) from error
     if tokens:
         added = {token["content"]: token for token in document.added_tokens or []}
-        added |= {text: {"id": loaded.token_to_id(text), "content": text, **own} for text, own in tokens.items()}
+        added |= {text: {"id": loaded.token_to_id(text), "content": text, **flags} for text, flags in tokens.items()}
         document.added_tokens = sorted(added.values(), key=lambda token: token["id"])
         content = msgspec.json.encode({**msgspec.json.decode(content), "added_tokens": document.added_tokens})
         tokenizer = _describe_json(file, content, document)
@@ -485,29 +485,29 @@ def _describe_json(file: str, content: bytes, document: _Document) -> Tokenizer:
     """Check a tokenizer.json and return its description."""
     if document.model is None:
         is_tekken = b'"default_num_special_tokens"' in content
-        what = "a tekken.json of Mistral's, which dsindex does not read" if is_tekken else "JSON without a model"
-        raise TokenizerError(f"{file}: {what}", hint="pass the tokenizer.json of this model")
+        problem = "a tekken.json of Mistral's, which dsindex does not read" if is_tekken else "JSON without a model"
+        raise TokenizerError(f"{file}: {problem}", hint="pass the tokenizer.json of this model")
     if document.model.dropout:
-        what = f"its BPE dropout {document.model.dropout!r} makes tokens random"
-        raise TokenizerError(f"{file}: {what}", hint='set "dropout" to null in a copy of it')
+        problem = f"its BPE dropout {document.model.dropout!r} makes tokens random"
+        raise TokenizerError(f"{file}: {problem}", hint='set "dropout" to null in a copy of it')
     if (growth := _find_growth(document)) is not None:
-        raise TokenizerError(f"{file}: {growth}", hint=_AGAIN)
-    with refused(f"{file}: the tokenizers library cannot read it", _AGAIN):
+        raise TokenizerError(f"{file}: {growth}", hint=_FETCH_HINT)
+    with wrap_errors(f"{file}: the tokenizers library cannot read it", _FETCH_HINT):
         loaded = _open_library("tokenizers", content)
         size = loaded.get_vocab_size(with_added_tokens=True)
         for text in ("", "a text"):
             with contextlib.suppress(Exception):  # for example an unknown token, which other texts may lack
                 loaded.encode(text)  # a panic is not suppressed
     special = (token["content"] for token in document.added_tokens or [] if token.get("special"))
-    return _of("tokenizers", content, size=size, special=special)
+    return _make_tokenizer("tokenizers", content, size=size, special=special)
 
 
 # A small file can produce texts, token lists or decoded texts of any size, for example by two replacements of `a` with
 # `aa` in a row, or by a template that repeats the text. Published tokenizers have at most 8 steps, and make a text at
 # most 3 times as long.
 
-_MOST_STEPS = 64
-_MOST_GROWTH = 1000
+_MAX_STEPS = 64
+_MAX_GROWTH = 1000
 _LONGEST_ADDED_TOKEN = 4096
 
 
@@ -516,10 +516,10 @@ def _find_growth(document: _Document) -> str | None:
     for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         steps = flat_steps(getattr(document, part))
         growth = math.prod(map(_growth, steps))
-        if len(steps) > _MOST_STEPS or growth > _MOST_GROWTH:
+        if len(steps) > _MAX_STEPS or growth > _MAX_GROWTH:
             return f"its {part} has {len(steps)} steps that can make a text {growth:.1g} times as long"
-    longest = max((len(str(token.get("content"))) for token in document.added_tokens or []), default=0)
-    return f"it has an added token of {longest} characters" if longest > _LONGEST_ADDED_TOKEN else None
+    max_length = max((len(str(token.get("content"))) for token in document.added_tokens or []), default=0)
+    return f"it has an added token of {max_length} characters" if max_length > _LONGEST_ADDED_TOKEN else None
 
 
 def _growth(step: dict[str, Any]) -> float:
@@ -529,7 +529,7 @@ def _growth(step: dict[str, Any]) -> float:
         return 1.0 + len(content)
     if isinstance(pieces, list) and isinstance(special, dict):
         ids = (token.get("ids") for token in special.values() if isinstance(token, dict))
-        return 1.0 + len(pieces) * max((len(own) for own in ids if isinstance(own, list)), default=1)
+        return 1.0 + len(pieces) * max((len(token_ids) for token_ids in ids if isinstance(token_ids, list)), default=1)
     return 2.0 if step.get("type") == "ByteLevel" else 1.0
 
 
@@ -556,35 +556,35 @@ def token_text(token: object) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[str, dict[str, bool]]:
+def _find_changed_tokens(config: dict[str, Any], document: _Document) -> dict[str, dict[str, bool]]:
     """Return the flags of the added tokens that transformers adds to or changes in a tokenizer.json, by text.
 
     Raises:
         ValueError: If transformers would fail on a setting.
     """
     added = document.added_tokens or []
-    known = {token["content"]: {name: token.get(name) for name in _TOKEN_FLAGS} for token in added}
+    flags_by_text = {token["content"]: {name: token.get(name) for name in _TOKEN_FLAGS} for token in added}
     names = dict.fromkeys([*_NAMED_TOKENS, *(name for name in config if name.endswith("_token"))])
-    extra = _list_tokens("extra_special_tokens", config)
-    has_names = bool(extra) and isinstance(config["extra_special_tokens"], dict)
-    unnamed = extra if extra and not has_names else _list_tokens("additional_special_tokens", config)
-    special = set(map(token_text, [*map(config.get, _NAMED_TOKENS), *([] if has_names else unnamed)]))
+    extra_tokens = _list_tokens("extra_special_tokens", config)
+    has_names = bool(extra_tokens) and isinstance(config["extra_special_tokens"], dict)
+    other_tokens = extra_tokens if extra_tokens and not has_names else _list_tokens("additional_special_tokens", config)
+    special = set(map(token_text, [*map(config.get, _NAMED_TOKENS), *([] if has_names else other_tokens)]))
     config = {"pad_token": (document.padding or {}).get("pad_token"), **config}
-    listed = [*map(config.get, names), *(extra if has_names else [])]
-    always_special = set(map(token_text, listed))
-    different = {repr(token): token for token in [*listed, *unnamed]}.values()  # without repetitions
-    named = {text: token for token in different if (text := token_text(token))}  # the last token of each text counts
+    named_tokens = [*map(config.get, names), *(extra_tokens if has_names else [])]
+    always_special = set(map(token_text, named_tokens))
+    distinct_tokens = {repr(token): token for token in [*named_tokens, *other_tokens]}.values()  # without repetitions
+    tokens_by_text = {text: token for token in distinct_tokens if (text := token_text(token))}  # the last of each text
     if "added_tokens_decoder" in config:
         decoder = _list_tokens("added_tokens_decoder", config)
-        given = {text: _flags(token) for token in decoder if isinstance(token, dict) and (text := token_text(token))}
+        settings = {text: _flags(token) for token in decoder if isinstance(token, dict) and (text := token_text(token))}
     else:
         ids, numbers = {token["id"] for token in added}, config.get("added_tokens.json", {})
         if (fault := next((text for text, number in numbers.items() if not isinstance(number, int)), None)) is not None:
             raise ValueError(f"added_tokens.json has no number for {show_value(fault)}")
-        given = {text: _flags({"special": text in special}) for text, number in numbers.items() if number not in ids}
-    tokens = {text: flags for text, flags in given.items() if flags != known.get(text)}
-    for text, token in named.items():
-        if text not in known:
+        settings = {text: _flags({"special": text in special}) for text, number in numbers.items() if number not in ids}
+    tokens = {text: flags for text, flags in settings.items() if flags != flags_by_text.get(text)}
+    for text, token in tokens_by_text.items():
+        if text not in flags_by_text:
             tokens.setdefault(text, _flags(token if isinstance(token, dict) else {"special": True}))
         if text in tokens and text in always_special:
             tokens[text]["special"] = True
@@ -602,8 +602,8 @@ def _list_tokens(name: str, config: dict[str, Any]) -> list[Any]:
 
 def _flags(token: dict[str, Any]) -> dict[str, bool]:
     """Return the flags of an added token, with the defaults of `tokenizers.AddedToken`."""
-    given = {name: token[name] for name in _TOKEN_FLAGS if isinstance(token.get(name), bool)}
-    return dict.fromkeys(_TOKEN_FLAGS, False) | {"normalized": not given.get("special", False)} | given
+    set_flags = {name: token[name] for name in _TOKEN_FLAGS if isinstance(token.get(name), bool)}
+    return dict.fromkeys(_TOKEN_FLAGS, False) | {"normalized": not set_flags.get("special", False)} | set_flags
 
 
 def _require_same_ends(config: dict[str, Any], loaded: tokenizers.Tokenizer) -> None:
@@ -617,18 +617,18 @@ def _require_same_ends(config: dict[str, Any], loaded: tokenizers.Tokenizer) -> 
     if config.get("split_special_tokens"):
         raise ValueError("split_special_tokens in tokenizer_config.json has special tokens split like other text")
     if "add_bos_token" in config or "add_eos_token" in config:
-        ends = [(config.get(f"add_{end}_token"), token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
-        wanted = tuple((loaded.token_to_id(token),) if adds and token is not None else () for adds, token in ends)
-        if (around := tokens_around(loaded)) != wanted:
-            raise ValueError(f"add_bos_token and add_eos_token put {wanted} around a text, its post-processor {around}")
+        options = [(config.get(f"add_{end}_token"), token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
+        affixes = tuple((loaded.token_to_id(token),) if adds and token is not None else () for adds, token in options)
+        if (ends := tokens_around(loaded)) != affixes:
+            raise ValueError(f"add_bos_token and add_eos_token put {affixes} around a text, its post-processor {ends}")
 
 
 def tokens_around(loaded: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return the tokens that the post-processor adds before and after a text; None if it does something else."""
-    plain, whole = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
-    for begin in range(len(whole) - len(plain) + 1):
-        if whole[begin : begin + len(plain)] == plain:
-            return tuple(whole[:begin]), tuple(whole[begin + len(plain) :])
+    plain_ids, full_ids = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
+    for begin in range(len(full_ids) - len(plain_ids) + 1):
+        if full_ids[begin : begin + len(plain_ids)] == plain_ids:
+            return tuple(full_ids[:begin]), tuple(full_ids[begin + len(plain_ids) :])
     return None
 
 
@@ -647,18 +647,18 @@ def _describe_class(folder: str, config: dict[str, Any], document: _Document) ->
     if name in _SPACE_CLASSES and any(step.get("type") == "ByteLevel" for step in steps):
         return None  # such a class does not change a tokenizer.json of another family
     option = config.get("add_prefix_space") if name in _CLASSES_WITH_OPTION else None
-    wanted = option if isinstance(option, bool) else _SPACE_CLASSES.get(name)
-    adds = any(
+    transformers_adds = option if isinstance(option, bool) else _SPACE_CLASSES.get(name)
+    file_adds = any(
         step.get("add_prefix_space") is True
         or step.get("prepend_scheme") in ("always", "first")
         or step.get("type") == "Prepend"
         for step in steps
     )
-    if wanted is None or wanted == adds:
+    if transformers_adds is None or transformers_adds == file_adds:
         return None
     return (
         f"{folder}: tokenizer.json is used as it is, and tokenizer_config.json names {name}, with which transformers "
-        f"adds {'a' if wanted else 'no'} space before every text"
+        f"adds {'a' if transformers_adds else 'no'} space before every text"
     )
 
 
@@ -680,6 +680,6 @@ def flat_steps(part: object) -> list[dict[str, Any]]:
         elif step.get("type") != "Sequence":
             steps.append(step)
         else:
-            inner = next((inner for key in _SEQUENCE_KEYS if isinstance(inner := step.get(key), list)), [])
-            pending += reversed(inner)
+            sub_steps = next((sub_steps for key in _SEQUENCE_KEYS if isinstance(sub_steps := step.get(key), list)), [])
+            pending += reversed(sub_steps)
     return steps

@@ -22,7 +22,7 @@ class BothEngines:
         else:
             separator = TEXT_SEPARATOR, open_library(self.tokenizer).get_piece_size()
         apart = convert_sentencepiece(self.tokenizer)[1] if library == "sentencepiece" else ()
-        fast = FastEngine(version="", separator=separator, apart=apart)
+        fast = FastEngine(version="", separator=separator, unsafe_strings=apart)
         engine = Engine(reference=library, reference_version="", add_special_tokens=False, fast=fast)
         self._fast = make_encoder(self.tokenizer, engine)
 

@@ -8,12 +8,9 @@ from dsindex.chat.conversations import ConversationReader
 from dsindex.chat.encode import InstructionEncoder
 from dsindex.chat.rendering import ChatTemplate
 from dsindex.errors import InputError, RecordProblem, TokenizerError
-from tests.chat.test_replies import VARIABLES, marked
+from tests.chat.test_replies import VARIABLES
 from tests.support.chat_tokenizers import train
 from tests.support.drawn_chats import NUM_CONVERSATIONS, draw
-
-USER, REPLY = {"role": "user", "content": "U"}, {"role": "assistant", "content": "R"}
-
 
 DIGESTS = {
     "chatml": ("c9308e5bdbf2decf", 72),
@@ -38,11 +35,6 @@ def test_drawn_conversations_are_written_as_they_were_compared_with_transformers
         else:
             digest.update(repr((text, [tuple(span) for span in spans])).encode())
     assert (digest.hexdigest(), num_refused) == DIGESTS[name]
-
-
-def test_qwen3_without_thinking_does_not_learn_the_empty_block():
-    text = marked(read_template("qwen3"), [USER, REPLY], enable_thinking=False)
-    assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n«R<|im_end|>\n»")
 
 
 def test_name_is_replaced_by_the_text_when_the_configuration_is_read():

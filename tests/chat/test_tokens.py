@@ -115,18 +115,14 @@ def test_mask_from_spans_marks_tokens_with_a_trained_character(offsets, spans, e
 @pytest.mark.parametrize(("ids", "expected"), [
     # The example in Modalities' own test, as a mask.
     ([5, 5, 0, 5, 5, 1, 5, 0, 5, 1, 0, 1, 5, 0, 1], [0, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]),
-    ([5, 6], [0, 0]),
-], ids=["modalities", "none"])  # fmt: skip
-def test_mask_between_markers(ids, expected):
-    found = mask_between_markers(np.array(ids, dtype=np.uint32), begin_id=0, end_id=1)
-    assert (found.tokens.tolist(), found.mask.tolist()) == (ids, expected)
-
-
-@pytest.mark.parametrize("ids", [[1], [0], [0, 0, 1, 1]])
-def test_mask_between_markers_refuses_what_does_not_alternate(ids):
-    problem = mask_between_markers(np.array(ids, dtype=np.uint32), begin_id=0, end_id=1)
-    assert isinstance(problem, RecordProblem)
-    assert problem.kind == "unbalanced-markers"
+    ([5, 6], [0, 0]), ([1], None), ([0], None), ([0, 0, 1, 1], None),
+], ids=["modalities", "none", "end", "begin", "nested"])  # fmt: skip
+def test_mask_between_markers_or_none_if_they_do_not_alternate(ids, expected):
+    marked = mask_between_markers(np.array(ids, dtype=np.uint32), begin_id=0, end_id=1)
+    if expected is None:
+        assert (type(marked), marked.kind) == (RecordProblem, "unbalanced-markers")
+    else:
+        assert (marked.tokens.tolist(), marked.mask.tolist()) == (ids, expected)
 
 
 def test_text_on_which_the_library_fails_is_a_problem_of_its_record():

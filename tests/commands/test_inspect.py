@@ -154,7 +154,7 @@ def test_a_work_folder_says_how_far_its_job_is(make_config, tmp_path, cli):
     stage |= {"tasks_done": 11, "tasks_total": 20, "eta_seconds": 3.0}
     beside.write_text(json.dumps({**json.loads(beside.read_bytes()), "state": "running", "stage": stage}))
     lock = folder / "owner.json"
-    with hold_lock(str(lock), what="this"):
+    with hold_lock(str(lock), resource="this"):
         owner = lock.read_bytes()
         facts = inspect(cli, str(folder))["facts"]
     assert (facts["state"], facts["stage"]) == ("running", "tokenize: 45%, 11 of 20 shards, ETA 3.0 s")

@@ -58,6 +58,15 @@ def test_given_tokenizer_is_used(prefix, give):
     assert datasets.IndexedDataset(prefix).decode(0, tokenizer=give(TOKENIZERS["plain"])) == FIRST_TEXT + EOD
 
 
+def test_relative_path_of_a_tokenizer_is_read_from_the_present_working_folder(prefix, monkeypatch):
+    dataset = datasets.IndexedDataset(prefix)
+    monkeypatch.chdir(prefix.parents[1])
+    assert dataset.decode(0, tokenizer="plain") == FIRST_TEXT + EOD
+    monkeypatch.chdir(prefix.parent)
+    with pytest.raises(TokenizerError, match="plain: "):
+        dataset.decode(0, tokenizer="plain")
+
+
 def test_ids_that_the_tokenizer_lacks_are_refused():
     small = load_tokenizer(str(TOKENIZERS["plain"]))
     dataset = datasets.PbinDocuments(MODALITIES / "nonempty.pbin")

@@ -1,7 +1,5 @@
 """What samples consist of, by arrays and by the description of a cache, and which files and options are refused."""
 
-import hashlib
-import json
 import pickle
 
 import numpy as np
@@ -19,13 +17,11 @@ EOD = 9
 # Five sequences in the order 2, 0, 1, 3, 4, one of them without tokens: 4 5 6 9 | 1 2 9 | | 3 9 | 7 8 9
 SEQUENCES = [[1, 2, EOD], [], [4, 5, 6, EOD], [3, EOD], [7, 8, EOD]]
 
-DOCUMENT_INDEX = np.array([2, 0, 1, 3, 4], np.int32)
-
 
 def small(folder, *, options=None, dtype=np.uint16, **changes):
     """Twelve tokens: samples 4 5 6 9 1, 1 2 9 3 9, and 9 7 8 9 with one token missing, in the order 2, 0, 1."""
     settings = {
-        "document_index": DOCUMENT_INDEX,
+        "document_index": np.array([2, 0, 1, 3, 4], np.int32),
         "sample_index": np.array([[0, 0], [1, 0], [3, 1], [4, 2]], np.int32),
         "shuffle_index": np.array([2, 0, 1], np.uint32),
         "sequence_length": 4,
@@ -117,44 +113,25 @@ def test_resets_at_eod_follow_the_slow_reference(tmp_path_factory, tokens):
     assert sample["loss_mask"].tolist() == [float(token != EOD) for token in tokens]
 
 
-DESCRIPTION = {
-    "class": "GPTDataset", "dataset_path": "d", "index_split": "train", "random_seed": 1, "sequence_length": 4,
-    "tokenizer": {},
-}  # fmt: skip
-
-
-def cache_of(folder):
-    small(folder)
-    text = json.dumps(DESCRIPTION, indent=4)
-    base = f"{hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()}-GPTDataset-train"
-    (folder / f"{base}-description.txt").write_text(text)
-    np.save(folder / f"{base}-document_index.npy", DOCUMENT_INDEX)
-    np.save(folder / f"{base}-sample_index.npy", np.array([[0, 0], [1, 0], [3, 1], [4, 2]], np.int32))
-    np.save(folder / f"{base}-shuffle_index.npy", np.array([2, 0, 1], np.uint32))
-    return folder / f"{base}-description.txt"
-
-
 def test_cache_opens_by_its_description(tmp_path, monkeypatch):
-    path = cache_of(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    assert GPTDataset.open_cache(path).tokens(1).tolist() == [4, 5, 6, 9, 1]
-    monkeypatch.chdir(tmp_path.parent)
-    with pytest.raises(FormatError, match=r"d\.idx: cannot be read"):
-        GPTDataset.open_cache(path)
-    dataset = GPTDataset.open_cache(path, prefix=tmp_path / "d")
-    assert dataset.tokens(1).tolist() == [4, 5, 6, 9, 1]
+    cache = CACHES[0]
+    dataset = open_golden(cache)
     assert isinstance(dataset.document_index.base, np.memmap)
+    monkeypatch.chdir(cache.folder)
+    assert np.array_equal(GPTDataset.open_cache(cache.description_path).tokens(1), dataset.tokens(1))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FormatError, match=r"_text_document\.idx: cannot be read"):
+        GPTDataset.open_cache(cache.description_path)
 
 
 def test_pickle_holds_paths_and_settings(tmp_path):
-    path = cache_of(tmp_path)
-    options = SampleOptions(eod_token=EOD, reset_position_ids=True)
-    pickled = pickle.dumps(GPTDataset.open_cache(path, prefix=tmp_path / "d", options=options))
+    dataset = open_golden(CACHES[0], eod_token=EOD, reset_position_ids=True)
+    pickled = pickle.dumps(dataset)
     assert b"description" not in pickled
     assert len(pickled) < 1500
     again = pickle.loads(pickled)  # noqa: S301
-    assert again.options == options
-    assert again[1]["position_ids"].tolist() == [0, 1, 2, 3]
+    assert again.options == dataset.options
+    assert np.array_equal(again[1]["position_ids"], dataset[1]["position_ids"])
     from_arrays = pickle.loads(pickle.dumps(small(tmp_path)))  # noqa: S301
     assert from_arrays.tokens(1).tolist() == [4, 5, 6, 9, 1]
 

@@ -1,7 +1,6 @@
 """Lines of a file, their kept index, and the tokens of their texts."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,23 +8,19 @@ from dsindex.commands.raw_index import create_raw_index
 from dsindex.datasets.raw import MemMapDataset, RawLines
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.text.tokenizer import load_tokenizer
+from tests.support.golden import OWN
 
-TOKENIZERS = Path(__file__).parents[1] / "golden" / "tokenizers"
 TEXTS = ["The mill stood by the river.", "", "Où est l'été?", "水車は回る"]
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return load_tokenizer(str(min(path.parent for path in TOKENIZERS.glob("*/tokenizer.json"))))
-
-
-def write_lines(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
+    return load_tokenizer(str(OWN.plain_tokenizer))
 
 
 def test_dataset_finds_lines_without_an_index_and_takes_a_jq_pattern(tmp_path, tokenizer):
-    path = write_lines(tmp_path / "x.jsonl", [{"meta": {"body": [text]}} for text in TEXTS])
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({"meta": {"body": [text]}}) + "\n" for text in TEXTS))
     dataset = MemMapDataset(path, tokenizer=tokenizer, jq_pattern=".meta.body[0]")
     assert not (tmp_path / "x.idx").exists()
     assert [dataset.text(number) for number in range(4)] == TEXTS

@@ -48,13 +48,19 @@ def expected(corpus, zygote, tmp_path_factory):
 
 
 @pytest.fixture
+def out(tmp_path):
+    """An empty folder for outputs."""
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+@pytest.fixture
 def small_disk(tmp_path):
     """A tmpfs of 2 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True
-    )
+    words = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")
     yield folder

@@ -6,6 +6,7 @@ import random
 
 from dsindex.runtime.work_folder import Journal
 from tests.support.golden import OWN
+from tests.support.published import published
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 
@@ -57,3 +58,13 @@ def committed_shards(work_dir):
     keys = [key.split("\0") for key in Journal(str(work_dir)).shards]
     now = {path: os.stat(path).st_mtime_ns for path in {path for path, *_ in keys}}
     return {f"{path} {begin}" for path, _size, version, begin, *_ in keys if version == str(now[path])}
+
+
+def assert_continues(zygote, arguments, out, scratch, expected):
+    """Run an interrupted build to its end: it makes no committed shard again; return the shards that were committed."""
+    committed = committed_shards(out / "x.build")
+    again = zygote.run(scratch / "run", arguments)
+    assert again.code == 0, again.errors
+    assert published(out) == expected
+    assert not committed & set(again.tokenized)
+    return committed

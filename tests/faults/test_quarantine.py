@@ -8,13 +8,12 @@ import random
 import pyarrow as pa
 import pytest
 
-from dsindex.commands.build import run_build
 from dsindex.errors import BadRecordError, InputError
 from dsindex.options.build import BuildConfig
-from dsindex.runtime.progress import Reporter
 from dsindex.store.read import digest_file
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
 from tests.support.published import published
 
 NUM_LINES = 1400
@@ -36,17 +35,12 @@ def corpus(tmp_path_factory, broken):
 
 def build(corpus, out, **options):
     defaults = {
-        "input": (str(corpus),),
         "json_keys": ("text", "title"),
-        "tokenizer_model": str(OWN.plain_tokenizer),
         "append_eod": True,
-        "output_prefix": str(out / "x"),
         "on_bad_record": "quarantine",
         "shard_size": "32KiB",
-        "executor": "local",
-        "workers": 2,
     }
-    return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+    return run_config(config_of(BuildConfig, corpus, **{**defaults, "output_prefix": str(out / "x"), **options}))
 
 
 def read_quarantine(path):

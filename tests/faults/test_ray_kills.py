@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.corpus import TOKENIZER, committed_shards, write_corpus
+from tests.faults.corpus import assert_continues, command
+from tests.faults.waiting import waiting_shards
 from tests.faults.zygote import Strike
 from tests.support.processes import PATIENCE_SECONDS, start_ray, wait_until
 from tests.support.published import published
@@ -52,29 +53,9 @@ def node(cluster):
     return there or start_ray(lambda: cluster.add_node(num_cpus=1, object_store_memory=80 << 20))
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
-    write_corpus(path, num_lines=160, broken={})
-    return str(path)
-
-
-def command(corpus, out, *more):
-    build = ["build", "--input", corpus, *TOKENIZER, "--json-keys", "text", "title", "--output-prefix", str(out / "x")]
-    return [*build, "--shard-size", "8KiB", *more]
-
-
 @pytest.fixture
 def on_ray(cluster):
     return ["--executor", "ray", "--address", cluster.address]
-
-
-@pytest.fixture(scope="module")
-def expected(corpus, zygote, tmp_path_factory):
-    """What a local build makes: Ray's must be the same."""
-    out = tmp_path_factory.mktemp("whole")
-    assert zygote.run(out / "run", command(corpus, out)).code == 0
-    return published(out)
 
 
 def children(pid):
@@ -104,9 +85,7 @@ class Running:
         self._ended = self._pool.submit(zygote.run, folder / "run", arguments, waiting=self.waiting)
 
     def workers(self):
-        """Shards that wait, by worker."""
-        names = [path.name.split(".") for path in self.waiting.iterdir() if path.name != "go"]
-        return {int(pid): int(shard) for shard, pid in names}
+        return waiting_shards(self.waiting)
 
     def go_on(self):
         (self.waiting / "go").touch()
@@ -119,12 +98,6 @@ class Running:
 
 def run_of(out):
     return json.loads((out / "x_text_document.manifest.json").read_bytes())["run"]
-
-
-@pytest.fixture
-def out(tmp_path):
-    (tmp_path / "out").mkdir()
-    return tmp_path / "out"
 
 
 @pytest.mark.usefixtures("node")
@@ -147,19 +120,13 @@ def test_killed_or_terminated_driver_continues(corpus, expected, on_ray, zygote,
         out.mkdir()
         killed = zygote.run(tmp_path / f"run{number}", command(corpus, out, *on_ray), strike)
         assert killed.code == (143 if strike.what == "SIGTERM" else -9), killed.errors
-        committed = committed_shards(out / "x.build")
         # The same work folder, now on the local executor, which says what it tokenizes.
-        again = zygote.run(tmp_path / "run", command(corpus, out, *(["--workers", "2"] if number % 2 else on_ray)))
-        assert again.code == 0, again.errors
-        assert published(out) == expected
-        assert not committed & set(again.tokenized)
+        words = command(corpus, out, *(["--workers", "2"] if number % 2 else on_ray))
+        assert_continues(zygote, words, out, tmp_path, expected)
 
 
 @pytest.mark.exhaustive
-def test_removed_node_takes_nothing_with_it(
-    corpus, expected, on_ray, zygote, tmp_path, out,
-    cluster, node
-) :  # fmt: skip
+def test_removed_node_takes_nothing_with_it(corpus, expected, on_ray, zygote, tmp_path, out, cluster, node):
     running = Running(zygote, command(corpus, out, *on_ray), tmp_path)
     wait_until(lambda: bool(set(running.workers()) & set(children(raylet(node)))))
     # Workers outlive their raylet by seconds, in which they would end the build.
@@ -186,10 +153,7 @@ def late_node(cluster, is_long):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("thawed", ["while the build runs", "after its end"])
-def test_frozen_node_is_done_without_and_its_late_commits_are_harmless(
-    thawed, corpus, expected, on_ray, zygote, tmp_path, out,
-    late_node
-) :  # fmt: skip
+def test_frozen_nodes_late_commits_are_harmless(thawed, corpus, expected, on_ray, zygote, tmp_path, out, late_node):
     running = Running(zygote, command(corpus, out, *on_ray, "--shard-deadline", "3"), tmp_path)
     wait_until(lambda: bool(set(running.workers()) & set(children(raylet(late_node)))))
     frozen = [raylet(late_node), *children(raylet(late_node))]

@@ -8,6 +8,15 @@ from pathlib import Path
 
 FREE_SHARDS = 2
 """So many shards do not wait."""
+RUN = """\
+import sys
+from dsindex.cli.main import main
+from tests.faults.waiting import install
+
+install(sys.argv[1])
+sys.exit(main(sys.argv[2:]))
+"""
+"""A program that runs a command whose shards wait: the folder for `wait_and_run`, then the words of the command."""
 
 
 def wait_and_run(folder, function, task, *rest):
@@ -19,18 +28,24 @@ def wait_and_run(folder, function, task, *rest):
     return function(task, *rest)
 
 
+def waiting_shards(folder):
+    """Return the shards that wait, by worker."""
+    names = [path.name.split(".") for path in Path(folder).iterdir() if path.name != "go"]
+    return {int(pid): int(shard) for shard, pid in names}
+
+
 def install(folder):
     """Let the shards of a driver in this process wait."""
-    from dsindex.runtime.ray import RayExecutor
+    from dsindex.runtime.executors import Executor
 
-    start = RayExecutor.start
+    start = Executor.start
 
     def started(executor, call, **options):
         if call.name.startswith("tokenize["):
             call = replace(call, function=wait_and_run, arguments=(folder, call.function, *call.arguments))
         return start(executor, call, **options)
 
-    RayExecutor.start = started  # type: ignore[method-assign]
+    Executor.start = started  # type: ignore[method-assign]
 
 
 def set_block_sizes(range_bytes):

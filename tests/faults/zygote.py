@@ -29,42 +29,23 @@ from pathlib import Path
 
 from tests.faults.damage import DAMAGES, damage_one, paths_below
 from tests.faults.waiting import install, set_block_sizes, starting_in_small_ranges
-
-ROOT = Path(__file__).parents[2]
+from tests.support.golden import ROOT
 
 SMALL_RANGE_BYTES = 8 << 10
 CPU_SECONDS = 15
 """A command that computes for longer is in an endless loop; the longest takes two."""
 
 LOADED = (
-    *(
-        "gigatoken",
-        "pyarrow.json",
-        "pyarrow.parquet",
-        "tokenizers",
-        "dsindex.cli.render",
-        "dsindex.cli.main",
-        "dsindex.megatron.building",
-    ),
+    *("gigatoken", "pyarrow.json", "pyarrow.parquet", "tokenizers", "dsindex.cli.render", "dsindex.cli.main"),
+    *("dsindex.megatron.building", "dsindex.runtime.preflight", "dsindex.commands.raw_index"),
     *(f"dsindex.commands.{name}" for name in ("api", "build", "convert", "index", "instruct", "merge", "pack")),
-    *("dsindex.commands.raw_index", "dsindex.text.encoders", "dsindex.text.engines", "dsindex.text.records"),
-    "dsindex.runtime.preflight",
+    *("dsindex.text.encoders", "dsindex.text.engines", "dsindex.text.records"),
 )
 """Modules that commands load, which takes longer than a small command itself."""
 
 SEAMS = (
-    "replace",
-    "rename",
-    "link",
-    "symlink",
-    "unlink",
-    "rmdir",
-    "mkdir",
-    "ftruncate",
-    "fsync",
-    "write",
-    "pwrite",
-    "utime",
+    *("replace", "rename", "link", "symlink", "unlink", "rmdir", "mkdir"),
+    *("ftruncate", "fsync", "write", "pwrite", "utime"),
 )
 """Functions of `os` that change something, but for `open`, which is counted where it may write."""
 READ_SEAMS = ("preadv", "pread", "stat", "lstat", "scandir", "listdir")
@@ -126,14 +107,9 @@ class Zygote:
     """The warm process, from outside."""
 
     def __enter__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.zygote"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            text=True,
-            start_new_session=True,
-        )
+        words = [sys.executable, "-m", "tests.faults.zygote"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen(words, **pipes, cwd=ROOT, text=True, start_new_session=True)
         return self
 
     def __exit__(self, *_):

@@ -163,24 +163,20 @@ STEPS = {"train_samples": 3000, "step_batch_size_schedule": "0:4 3000:6 9K:16", 
 
 
 @pytest.mark.parametrize(("length", "expected"), [
-    ({"train_iters": 1000, "eval_interval": 100, "eval_iters": 10}, (8000, 880, 80)),
-    ({"train_samples": 8007, "eval_interval": 100, "eval_iters": 10}, (8007, 880, 80)),
-    ({"train_iters": 5, "eval_iters": 0, "full_validation": True}, (40, None, 0)),
-    ({"train_iters": 100, "eval_interval": 10, "skip_train": True, "eval_iters": 3}, (800, 24, 24)),
-    ({"train_iters": 100, "eval_interval": 10, "start_eval_at_iter": 35, "eval_iters": 1}, (800, 64, 8)),
-    ({"train_iters": 100, "eval_interval": 10, "eval_global_batch_size": 3, "eval_iters": 1}, (800, 33, 3)),
-    ({**RAMP, "release": "0.17"}, (3000, 448, 8)),
-    ({**RAMP, "release": "0.18"}, (3000, 304, 8)),
-    ({**STEPS, "eval_interval": 10, "eval_iters": 1}, (3000, 216, 8)),
+    ({"train_iters": 1000, "eval_interval": 100, "eval_iters": 10}, [(8000, 880, 80)]),
+    ({"train_samples": 8007, "eval_interval": 100, "eval_iters": 10}, [(8007, 880, 80)]),
+    ({"train_iters": 5, "eval_iters": 0, "full_validation": True}, [(40, None, 0)]),
+    ({"train_iters": 100, "eval_interval": 10, "skip_train": True, "eval_iters": 3}, [(800, 24, 24)]),
+    ({"train_iters": 100, "eval_interval": 10, "start_eval_at_iter": 35, "eval_iters": 1}, [(800, 64, 8)]),
+    ({"train_iters": 100, "eval_interval": 10, "eval_global_batch_size": 3, "eval_iters": 1}, [(800, 33, 3)]),
+    ({**RAMP, "release": "0.17"}, [(3000, 448, 8)]),
+    ({**RAMP, "release": "0.18"}, [(3000, 304, 8)]),
+    ({**STEPS, "eval_interval": 10, "eval_iters": 1}, [(3000, 216, 8)]),
+    ({"train_samples": 1000, "eval_interval": 10, "eval_iters": 1, "phase_transition_iterations": (50, 100, 500)},
+     [(400, 104, 8), (400, 104, 8), (200, 104, 8)]),
 ])  # fmt: skip
-def test_samples_of_a_job_follow_megatrons_rule(length, expected):
-    assert samples_for_training(TrainingLength(global_batch_size=8, **length)) == [expected]
-
-
-def test_each_phase_has_samples_of_its_own():
-    job = {"train_samples": 1000, "global_batch_size": 8, "eval_interval": 10}
-    length = TrainingLength(**job, phase_transition_iterations=(50, 100, 500))
-    assert [train for train, _, _ in samples_for_training(length)] == [400, 400, 200]
+def test_samples_of_each_phase_follow_megatrons_rule(length, expected):
+    assert samples_for_training(TrainingLength(global_batch_size=8, **length)) == expected
 
 
 @pytest.mark.parametrize(("length", "message"), [

@@ -23,18 +23,8 @@ OUTPUT = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what Megatron prints is no answer
 
 MODEL = [
-    "--num-layers",
-    "1",
-    "--hidden-size",
-    "16",
-    "--num-attention-heads",
-    "1",
-    "--max-position-embeddings",
-    "4096",
-    "--lr",
-    "1e-4",
-    "--micro-batch-size",
-    "1",
+    *("--num-layers", "1", "--hidden-size", "16", "--num-attention-heads", "1", "--max-position-embeddings", "4096"),
+    *("--lr", "1e-4", "--micro-batch-size", "1"),
 ]
 
 
@@ -64,14 +54,8 @@ def counts(args):
     from megatron.training import training
 
     calculator._GLOBAL_NUM_MICROBATCHES_CALCULATOR = None
-    options = {
-        "rank": 1,
-        "rampup_batch_size": args.rampup_batch_size,
-        "global_batch_size": args.global_batch_size,
-        "micro_batch_size": args.micro_batch_size,
-        "data_parallel_size": args.data_parallel_size,
-        "decrease_batch_size_if_needed": False,
-    }
+    names = ("rampup_batch_size", "global_batch_size", "micro_batch_size", "data_parallel_size")
+    options = {"rank": 1, "decrease_batch_size_if_needed": False, **{name: getattr(args, name) for name in names}}
     if getattr(args, "step_batch_size_schedule", None) is not None:
         options |= {"step_batch_size_schedule": args.step_batch_size_schedule, "seq_length": args.seq_length}
     calculator.init_num_microbatches_calculator(**options)
@@ -92,21 +76,17 @@ def build(args, sizes):
     from megatron.training.utils import get_blend_and_blend_per_split
 
     blend, blend_per_split = get_blend_and_blend_per_split(args)
+    names = ("split", "multiple_validation_sets", "full_validation", "mid_level_dataset_surplus")
+    masks = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
     config = GPTDatasetConfig(
         random_seed=args.seed,
         sequence_length=args.seq_length,
         blend=blend,
         blend_per_split=blend_per_split,
-        split=args.split,
-        multiple_validation_sets=args.multiple_validation_sets,
-        full_validation=args.full_validation,
         path_to_cache=args.data_cache_path,
         tokenizer=build_tokenizer(args),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=False,
-        mid_level_dataset_surplus=args.mid_level_dataset_surplus,
+        **{name: getattr(args, name) for name in names},
+        **dict.fromkeys(masks, False),
     )
     kind = GPTDataset
     if args.fim_data:  # the same indices under another name; its own samples need a real tokenizer

@@ -1,5 +1,6 @@
 """megatron-core's own datasets, started on the golden caches, give the samples that ours give, in the same order."""
 
+import contextlib
 import json
 import shutil
 
@@ -40,18 +41,33 @@ def megatron_config(case, tokenizer, cache, options):
     if "inter_document_masking" in options and "inter_document_masking" not in GPTDatasetConfig.__annotations__:
         pytest.skip("megatron-core before 0.19 has no inter_document_masking")
     masks = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
-    return GPTDatasetConfig(
-        random_seed=case["seed"],
-        sequence_length=case["sequence_length"],
-        blend=(case["prefixes"], case.get("weights")),
-        split=case["split"],
-        path_to_cache=None if cache is None else str(cache),
-        tokenizer=tokenizer,
-        mid_level_dataset_surplus=0.005,
-        add_extra_token_to_sequence=case.get("add_extra_token", True),
-        drop_last_partial_validation_sequence=case.get("drop_last_partial_validation_sequence", True),
-        **{**dict.fromkeys(masks, False), **options},
-    )
+    settings = {
+        "random_seed": case["seed"],
+        "sequence_length": case["sequence_length"],
+        "blend": (case.get("prefixes"), case.get("weights")),
+        "split": case["split"],
+        "path_to_cache": None if cache is None else str(cache),
+        "mid_level_dataset_surplus": 0.005,
+        "add_extra_token_to_sequence": case.get("add_extra_token", True),
+        "drop_last_partial_validation_sequence": case.get("drop_last_partial_validation_sequence", True),
+    }
+    return GPTDatasetConfig(tokenizer=tokenizer, **{**dict.fromkeys(masks, False), **settings, **options})
+
+
+def build_datasets(config, sizes):
+    """Build the datasets of the splits as a job does."""
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronGPTDataset
+
+    return list(BlendedMegatronDatasetBuilder(MegatronGPTDataset, list(sizes), lambda: True, config).build())
+
+
+@contextlib.contextmanager
+def unchanged(folder):
+    """Check that a reader leaves a cache alone."""
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    yield
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
 def assert_same_samples(ours, theirs):
@@ -74,27 +90,20 @@ def assert_same_samples(ours, theirs):
 @pytest.mark.parametrize("cache", CACHES, ids=str)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_golden_cache_is_a_hit_and_gives_the_same_samples(tmp_path, monkeypatch, cache, options):
-    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-    from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronGPTDataset
-
     monkeypatch.chdir(cache.folder)
     shutil.copytree(cache.description_path.parent, tmp_path / "cache")
-    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
     description = json.loads(cache.description_path.read_bytes())
     tokenizer = Tokenizer((description["datasets"][0] if "datasets" in description else description)["tokenizer"])
     config = megatron_config(cache.case, tokenizer, tmp_path / "cache", options)
-    splits = BlendedMegatronDatasetBuilder(
-        MegatronGPTDataset, list(cache.case["num_samples"]), lambda: True, config
-    ).build()
-    theirs = splits[["train", "valid", "test"].index(cache.split)]
+    with unchanged(tmp_path / "cache"):
+        splits = build_datasets(config, cache.case["num_samples"])
     opener = BlendedDataset if "datasets" in description else GPTDataset
     ours = opener.open_cache(
         tmp_path / "cache" / cache.description_path.name,
         add_extra_token=cache.add_extra_token,
         options=SampleOptions(eod_token=EOD, **options),
     )
-    assert_same_samples(ours, theirs)
-    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()} == before
+    assert_same_samples(ours, splits[["train", "valid", "test"].index(cache.split)])
 
 
 @pytest.mark.parametrize("extra", [True, False], ids=["extra-token", "no-extra-token"])
@@ -121,8 +130,7 @@ def test_random_documents_give_the_same_samples(tmp_path, extra, keep_partial, p
         "drop_last_partial_validation_sequence": not keep_partial,
     }
     options = OPTIONS[masks] | ({"eod_mask_loss": True} if masks == "documents" else OPTIONS["no-loss-on-eod"])
-    config = megatron_config(case, Tokenizer({}, pad), None, options)
-    config.path_to_cache = str(tmp_path / "cache")
+    config = megatron_config(case, Tokenizer({}, pad), tmp_path / "cache", options)
     num_samples = int(rng.integers(1, 3 * lengths.sum() // case["sequence_length"]))
     theirs = MegatronGPTDataset(
         MegatronDataset(prefix), prefix, np.arange(len(lengths)), num_samples, Split.valid, config

@@ -20,7 +20,7 @@ from dsindex.formats.mmididx import IndexBuilder
 from dsindex.options.index import IndexConfig
 from dsindex.runtime.executors import ThreadExecutor
 from dsindex.store.local import atomic_writer
-from tests.peers.test_gpt_samples import Tokenizer
+from tests.peers.test_gpt_samples import Tokenizer, build_datasets, megatron_config, unchanged
 from tests.support.datasets import write_dataset
 
 CASES = int(os.environ.get("DSINDEX_PEER_CASES", "600"))
@@ -53,29 +53,19 @@ def write_lengths(prefix, lengths):
 
 
 def build_with_megatron(case, cache):
-    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
     from megatron.core.datasets.utils import get_blend_from_list
 
-    per_split = case["per_split"]
-    config = GPTDatasetConfig(
-        random_seed=case["seed"],
-        sequence_length=case["sequence_length"],
-        blend=None if per_split else get_blend_from_list(case["paths"][0]),
-        blend_per_split=[get_blend_from_list(words) for words in case["paths"]] if per_split else None,
-        split=None if per_split else case["split"],
-        path_to_cache=None if cache is None else str(cache),
-        tokenizer=Tokenizer(IDENTIFIERS),
-        mid_level_dataset_surplus=case["surplus"],
-        add_extra_token_to_sequence=case["extra_token"],
-        drop_last_partial_validation_sequence=not case["keep_partial"],
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=False,
-        multiple_validation_sets=case.get("several", False),
-    )
-    return list(BlendedMegatronDatasetBuilder(GPTDataset, list(case["sizes"]), lambda: True, config).build())
+    blends = [get_blend_from_list(words) for words in case["paths"]]
+    options = {
+        "blend": blends[0],
+        "mid_level_dataset_surplus": case["surplus"],
+        "add_extra_token_to_sequence": case["extra_token"],
+        "drop_last_partial_validation_sequence": not case["keep_partial"],
+        "multiple_validation_sets": case.get("several", False),
+    }
+    if case["per_split"]:
+        options |= {"blend": None, "blend_per_split": blends, "split": None}
+    return build_datasets(megatron_config(case, Tokenizer(IDENTIFIERS), cache, options), case["sizes"])
 
 
 def build_with_dsindex(case, cache, folder, **changes):
@@ -200,11 +190,7 @@ def written_by_both(case, folder, *, as_asked=None):
     return written, expected
 
 
-@given(
-    total=st.integers(2**24 - 3, 2**24 + 2**20),
-    length=st.integers(2, 50),
-    extra=st.booleans(),
-)
+@given(total=st.integers(2**24 - 3, 2**24 + 2**20), length=st.integers(2, 50), extra=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_kept_partial_samples_are_counted_in_float32(total, length, extra):
     from megatron.core.datasets.helpers import build_sample_idx
@@ -283,9 +269,8 @@ def test_packed_caches_are_read_as_they_are(kind, sequences, tmp_path, monkeypat
     more = {"document_order": "packed", "document_order_splits": ["train", "valid"]}
     more |= {"multiple_validation_sets": True} if "several" in case else {}
     build_with_dsindex(case, tmp_path / "cache", tmp_path, **more)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "cache").iterdir()}
-    train, valid, _ = build_with_megatron(case, tmp_path / "cache")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "cache").iterdir()} == before, "a miss"
+    with unchanged(tmp_path / "cache"):
+        train, valid, _ = build_with_megatron(case, tmp_path / "cache")
     assert isinstance(valid, list) == ("several" in case)
     others = [each for each in (valid if isinstance(valid, list) else [valid]) if each is not None]
     for each in (train, *others):

@@ -14,7 +14,7 @@ pytest.importorskip("boto3")
 
 from dsindex.cli.main import main
 from dsindex.datasets import GPTDataset, IndexedDataset
-from tests.peers.test_gpt_samples import Tokenizer, megatron_config
+from tests.peers.test_gpt_samples import Tokenizer, build_datasets, megatron_config, unchanged
 from tests.support.buckets import ENVIRONMENT, serving_buckets
 from tests.support.datasets import write_dataset
 
@@ -26,9 +26,8 @@ def store(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     served = tmp_path / "served"
     served.mkdir()
-    write_dataset(
-        served / "x_text_document", [[rng.integers(1, 999, size).tolist()] for size in rng.integers(0, 90, 50)]
-    )
+    documents = [[rng.integers(1, 999, size).tolist()] for size in rng.integers(0, 90, 50)]
+    write_dataset(served / "x_text_document", documents)
     for name, value in {**ENVIRONMENT, "AWS_DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)
     with serving_buckets() as server:
@@ -51,16 +50,12 @@ def test_megatron_reads_our_objects(store, tmp_path):
 
 
 def test_megatron_finds_caches_that_were_made_from_the_bucket(store, tmp_path, monkeypatch):
-    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-    from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronGPTDataset
-
     address, cache = "s3://bucket/data/x_text_document", tmp_path / "cache"
     (tmp_path / "tokenizer.json").write_text(json.dumps(IDENTIFIERS))
     words = ["--seq-length", 32, "--split", "9,1,0", "--num-samples", "100,5,0", "--data-cache-path", cache]
     words += ["--tokenizer-identifiers", tmp_path / "tokenizer.json"]
     assert main(["index", "--data-path", address, *map(str, words)]) == 0
     assert main(["index", "--explain", "--data-path", address, *map(str, words)]) == 0
-    before = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
 
     def build(*_, **__):
         raise AssertionError("the job built an index, instead of finding it")
@@ -69,8 +64,8 @@ def test_megatron_finds_caches_that_were_made_from_the_bucket(store, tmp_path, m
     job = {"seed": 1234, "sequence_length": 32, "prefixes": [address], "split": "9,1,0"}
     remote = {"object_storage_cache_path": str(tmp_path / "idx"), "mmap_bin_files": False}
     config = megatron_config(job, Tokenizer(IDENTIFIERS), cache, remote)
-    train, valid, _ = BlendedMegatronDatasetBuilder(MegatronGPTDataset, [100, 5, 0], lambda: True, config).build()
-    assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == before
+    with unchanged(cache):
+        train, valid, _ = build_datasets(config, [100, 5, 0])
     for dataset, split in ((train, "train"), (valid, "valid")):
         [description] = cache.glob(f"*-{split}-description.txt")
         ours = GPTDataset.open_cache(description, prefix=address)

@@ -24,21 +24,8 @@ FOLDER = Path(SPEC.origin).parent / "chat_templates"
 NAMES = sorted(path.stem.removesuffix("_training") for path in FOLDER.glob("*_training.jinja"))
 NUM_CHATS = 500
 WORDS = [
-    *(
-        "Hello",
-        "Hello",
-        "there",
-        "what is 2 + 2",
-        "naïve",
-        "日本語",
-        "🎉",
-        "a\nb",
-        "  spaced  ",
-        "<b>",
-        "don't",
-        "\n\nx\n",
-    ),
-    *("assistant", "user", "<think>", "model"),
+    *("Hello", "Hello", "there", "what is 2 + 2", "naïve", "日本語", "🎉", "a\nb", "  spaced  ", "<b>", "don't"),
+    *("\n\nx\n", "assistant", "user", "<think>", "model"),
 ]
 PARAMETERS = {"type": "object", "properties": {"place": {"type": "string", "description": "p"}}, "required": ["place"]}
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": PARAMETERS}}]

@@ -9,7 +9,6 @@ Packages that are not installed are found in PYTHONPATH: checkouts or unpacked w
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.machinery
 import itertools
@@ -29,7 +28,7 @@ import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset
 from dsindex.datasets.packed import PackedMemMapDatasetContinuous
-from tests.peers.test_gpt_samples import Tokenizer, megatron_config
+from tests.peers.test_gpt_samples import Tokenizer, build_datasets, megatron_config, unchanged
 from tests.support.datasets import write_dataset
 from tests.support.golden import DATASETS, GOLDEN, dataset_name
 
@@ -110,14 +109,6 @@ def data_sets(tmp_path_factory):
     return {"golden": [Data((prefix,)) for prefix in prefixes], "blend": [Data(tuple(blend), (0.7, 0.3))]}
 
 
-@contextlib.contextmanager
-def unchanged(folder):
-    """Check that a reader leaves a cache alone."""
-    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    yield
-    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-
-
 class Empty(ModuleType):
     """A package of which only the names of classes are asked."""
 
@@ -132,10 +123,8 @@ class Empty(ModuleType):
 class EmptyPackages:
     """Finds packages that need a GPU, empty."""
 
-    names = (
-        *("megatron.bridge.models", "megatron.bridge.peft", "megatron.energon", "torchaudio"),
-        "torchtitan.components.loss",
-    )
+    names = ("megatron.bridge.models", "megatron.bridge.peft", "megatron.energon", "torchaudio")
+    names += ("torchtitan.components.loss",)
 
     def find_spec(self, name, _path=None, _target=None):
         is_empty = any(f"{name}.".startswith(f"{own}.") for own in self.names)
@@ -163,8 +152,6 @@ def peer(name, *, without=()):
 
 
 def read_megatron(data, folder):
-    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-    from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronDataset
     from megatron.core.datasets.indexed_dataset import IndexedDataset as MegatronIndexed
 
     for prefix in data.prefixes:
@@ -174,7 +161,7 @@ def read_megatron(data, folder):
     case["weights"] = list(data.weights) if len(data.prefixes) > 1 else None
     config = megatron_config(case, tokenizer_of(description), folder, {})
     with unchanged(folder):
-        theirs = BlendedMegatronDatasetBuilder(MegatronDataset, [NUM_SAMPLES, 0, 0], lambda: True, config).build()[0]
+        theirs = build_datasets(config, [NUM_SAMPLES, 0, 0])[0]
     yield "samples", whole(theirs), whole(ours)
 
 
@@ -195,9 +182,7 @@ def read_bridge(data, folder):
         split="1",
         random_seed=1234,
         path_to_cache=str(folder),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
+        **dict.fromkeys(("reset_position_ids", "reset_attention_mask", "eod_mask_loss"), False),
     )
     config.tokenizer = tokenizer_of(description)
     config.finalize()
@@ -252,9 +237,8 @@ def read_torch(data, folder):
 
 
 def batch_tokens(batch):
-    return [
-        [*tokens, labels[-1]] for tokens, labels in zip(batch["tokens"].tolist(), batch["labels"].tolist(), strict=True)
-    ]
+    rows = zip(batch["tokens"].tolist(), batch["labels"].tolist(), strict=True)
+    return [[*tokens, labels[-1]] for tokens, labels in rows]
 
 
 def read_torchtitan(data, folder):
@@ -275,16 +259,12 @@ def read_torchtitan(data, folder):
             sample = samples[number]
             return module.TextSequence(input_ids=sample["tokens"], labels=sample["labels"])
 
-    config = loader.GrainDataLoader.Config(
-        dataset=module.SingleDatasetConfig(source=Source()), shuffle=False, repeat=False
-    )
+    source = module.SingleDatasetConfig(source=Source())
+    config = loader.GrainDataLoader.Config(dataset=source, shuffle=False, repeat=False)
     sizes = {"max_context_length": LENGTH, "num_tokens_per_batch": LENGTH}
     read = loader.GrainDataLoader(config, dp_world_size=1, dp_rank=0, tokenizer=None, **sizes)
-    yield (
-        "samples",
-        [[*batch["input"].flatten().tolist(), int(labels.flatten()[-1])] for batch, labels in read],
-        whole(samples),
-    )
+    theirs = [[*batch["input"].flatten().tolist(), int(labels.flatten()[-1])] for batch, labels in read]
+    yield "samples", theirs, whole(samples)
 
 
 READERS = {

@@ -5,24 +5,14 @@ import pytest
 
 from dsindex.commands.merge import open_segment, refuse_mixture
 from dsindex.errors import FormatError, InputError
-from dsindex.formats.mmididx import IndexBuilder, check_index, read_index
+from dsindex.formats.mmididx import check_index, read_index
 from dsindex.runtime.merge import make_index, merge_range
 from dsindex.runtime.tasks import MergeRange
-from dsindex.store.local import atomic_writer
+from tests.support.datasets import write_dataset
 
 
-def write_part(prefix, documents, *, dtype="<u2", modes=False, seed=0):
-    """Write a dataset of random tokens: each document is a list of sequence lengths."""
-    lengths = np.array([length for document in documents for length in document], np.int64)
-    tokens = np.random.default_rng(seed).integers(0, 1000, int(lengths.sum())).astype(dtype)
-    tokens.tofile(f"{prefix}.bin")
-    index = IndexBuilder(np.dtype(dtype), folder=str(prefix.parent))
-    index.add_documents(lengths, np.array([len(document) for document in documents], np.int64))
-    with atomic_writer(f"{prefix}.idx") as file:
-        index.write(file)
-        file.write((np.arange(len(lengths)) % 3).astype(np.int8).tobytes() if modes else b"")
-    index.close()
-    return open_segment(str(prefix))
+def write_part(prefix, documents, *, dtype=np.uint16, modes=None):
+    return open_segment(write_dataset(prefix, documents, dtype=dtype, modes=modes))
 
 
 def range_of(parts, output):
@@ -34,7 +24,12 @@ def range_of(parts, output):
 def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
     monkeypatch.setattr("dsindex.runtime.merge.BLOCK_BYTES", 8)
     shapes = [[], [[3, 4], [], [100]], [[]], [[1]] * 50, [[200]], [[0, 5, 0]]]
-    parts = [write_part(tmp_path / f"p{n}", shape, modes=modes, seed=n) for n, shape in enumerate(shapes)]
+    counts = [sum(map(len, shape)) for shape in shapes]
+    parts = []
+    for number, shape in enumerate(shapes):
+        documents = [[[number] * length for length in document] for document in shape]
+        part_modes = [place % 3 for place in range(counts[number])] if modes else None
+        parts.append(write_part(tmp_path / f"p{number}", documents, modes=part_modes))
     output = tmp_path / "out.bin"
     output.write_bytes(b"")
     merge_range(range_of(parts, output))
@@ -45,18 +40,17 @@ def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
     check_index("out.idx", index, bin_size_bytes=output.stat().st_size)
     assert np.diff(index.document_indices).tolist() == [len(document) for shape in shapes for document in shape]
     if modes:
-        expected = [n % 3 for shape in shapes for n in range(sum(len(document) for document in shape))]
-        assert index.sequence_modes.tolist() == expected
+        assert index.sequence_modes.tolist() == [place % 3 for count in counts for place in range(count)]
 
 
 def test_merge_refuses_other_token_types_by_name(tmp_path):
-    parts = [write_part(tmp_path / "a", [[1]]), write_part(tmp_path / "b", [[1]], dtype="<i4")]
+    parts = [write_part(tmp_path / "a", [[[1]]]), write_part(tmp_path / "b", [[[1]]], dtype="<i4")]
     with pytest.raises(FormatError, match=r"b\.idx has tokens of type int32 .*a\.idx has tokens of type uint16"):
         refuse_mixture(parts)
 
 
 def test_merge_range_of_a_shortened_part_is_an_input_error(tmp_path):
-    part = write_part(tmp_path / "p", [[5], [6]])
+    part = write_part(tmp_path / "p", [[[1] * 5], [[2] * 6]])
     (tmp_path / "out").write_bytes(b"")
     os.truncate(tmp_path / "p.bin", 7)
     with pytest.raises(InputError, match=r"p\.bin: changed while it was copied: it ends at byte 7"):

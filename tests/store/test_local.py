@@ -9,6 +9,7 @@ from dsindex.errors import InputError, OutputError
 from dsindex.store import local as storage
 from dsindex.store.errors import output_error
 from dsindex.store.listing import find_with_beginning
+from tests.support.failing import fail_calls
 
 
 def test_digest_of_known_bytes_is_pinned():
@@ -70,25 +71,6 @@ def test_sync_folder_forgives_only_what_the_file_system_cannot_do(tmp_path, monk
 PASSING = {errno.EIO: "Input/output error", errno.ESTALE: "Stale file handle"}
 
 
-@pytest.fixture
-def failing(monkeypatch):
-    """Let the next `count` calls of a function of `os` fail."""
-    monkeypatch.setattr(storage, "READ_PAUSES", (0.0, 0.0, 0.0))
-
-    def fail(name, number, count):
-        real, left = getattr(os, name), [count]
-
-        def call(*arguments, **options):
-            left[0] -= 1
-            if left[0] >= 0:
-                raise OSError(number, os.strerror(number))
-            return real(*arguments, **options)
-
-        monkeypatch.setattr(os, name, call)
-
-    return fail
-
-
 READS = {
     "preadv": lambda path: storage.LOCAL.open(path).read(),
     "open": lambda path: storage.LOCAL.read(path)[0],
@@ -99,28 +81,26 @@ READS = {
 
 @pytest.mark.parametrize("number", PASSING)
 @pytest.mark.parametrize("name", READS)
-def test_reading_goes_on_after_three_errors_of_a_disk_and_the_fourth_is_an_error(tmp_path, failing, name, number):
+def test_reading_goes_on_after_three_errors_of_a_disk_and_the_fourth_is_an_error(tmp_path, monkeypatch, name, number):
     path = str(tmp_path / "file")
     (tmp_path / "file").write_bytes(b"content")
-    failing(name, number, 3)
+    fail_calls(monkeypatch, name, number, times=3)
     assert READS[name](path) == b"content"
-    failing(name, number, 4)
+    fail_calls(monkeypatch, name, number, times=4)
     with pytest.raises((OSError, InputError), match=PASSING[number]) as raised:
         READS[name](path)
     assert getattr(raised.value, "transient", True)
 
 
-def test_what_cannot_be_read_is_not_absent(tmp_path, failing):
+def test_what_cannot_be_read_is_not_absent(tmp_path, monkeypatch):
     """A marker, a state.json or a folder that returned an error is not one that is not there."""
     assert storage.LOCAL.read(str(tmp_path / "none")) is None
     assert storage.LOCAL.list(str(tmp_path / "none")) == []
     (tmp_path / "file").write_bytes(b"content")
-    failing("open", errno.EACCES, 1)
-    with pytest.raises(InputError, match="Permission denied"):
-        storage.LOCAL.read(str(tmp_path / "file"))
-    failing("scandir", errno.EACCES, 1)
-    with pytest.raises(InputError, match="Permission denied"):
-        storage.LOCAL.list(str(tmp_path))
-    failing("scandir", errno.EACCES, 1)
-    with pytest.raises(InputError, match="Permission denied"):
-        find_with_beginning(f"{tmp_path}/fi")
+    for name, read, path in (
+        ("open", storage.LOCAL.read, tmp_path / "file"), ("scandir", storage.LOCAL.list, tmp_path),
+        ("scandir", find_with_beginning, tmp_path / "fi"),
+    ):  # fmt: skip
+        fail_calls(monkeypatch, name, errno.EACCES, times=1)
+        with pytest.raises(InputError, match="Permission denied"):
+            read(str(path))

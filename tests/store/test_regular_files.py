@@ -46,21 +46,23 @@ def test_what_is_no_file_is_named_and_not_opened(name, kind):
 
 
 TOKENIZER = f"--tokenizer-model {OWN.plain_tokenizer} --executor local"
+PIPE = ": cannot be read (a pipe in place of a file)"
 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("command", "message"), [
-    (f"build --input 'linked pipe' {TOKENIZER} --output-prefix x", ": cannot be read (a pipe in place of a file)"),
+    (f"build --input 'linked pipe' {TOKENIZER} --output-prefix x", PIPE),
     (f"build --input socket {TOKENIZER} --output-prefix x", ": cannot be read (a socket in place of a file)"),
     (f"build --input /dev/null {TOKENIZER} --output-prefix x", ": cannot be read (a device in place of a file)"),
     (f"build --input /dev/stdin {TOKENIZER} --output-prefix x", ": cannot be read (standard input in place of a file)"),
-    (f"build --dry-run --input pipe {TOKENIZER} --output-prefix x", ": cannot be read (a pipe in place of a file)"),
-    (f"pack --input pipe {TOKENIZER} --output x.pbin", ": cannot be read (a pipe in place of a file)"),
+    (f"build --dry-run --input pipe {TOKENIZER} --output-prefix x", PIPE),
+    (f"pack --input pipe {TOKENIZER} --output x.pbin", PIPE),
     ("build --input file --tokenizer-model pipe --output-prefix x", "a pipe"),
     ("raw-index pipe.jsonl --output y.idx", "a pipe"), ("merge --input pipe --output-prefix x", "a pipe"),
     ("convert pipe x.pbin", "a pipe"), ("verify pipe", "a pipe"), ("pack --merge pipe.pbin --output x.pbin", "a pipe"),
-    ("index --data-path file --like pipe --epochs 1", "a pipe"),
+    ("index --data-path file --like pipe --epochs 1", "a pipe"), ("build --config pipe", PIPE),
+    ("build --config /dev/zero", "/dev/zero: cannot be read (a device in place of a file)"),
 ])  # fmt: skip
 def test_no_command_waits_for_what_is_no_file(command, message, capsys):
     assert main(shlex.split(command)) == 1

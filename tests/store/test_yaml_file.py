@@ -1,11 +1,9 @@
 """Configuration files: what is read, and what is refused by file and line instead of hanging or guessing."""
 
-import os
-
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.store.config_files import option_names, parse_yaml, read_yaml
+from dsindex.store.config_files import option_names, parse_yaml
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -26,13 +24,6 @@ from dsindex.store.config_files import option_names, parse_yaml, read_yaml
 def test_what_is_no_configuration_is_refused_by_line(text, message):
     with pytest.raises(InputError, match=message):
         parse_yaml(text, source="c.yaml")
-
-
-def test_what_is_no_file_is_refused_at_once(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path, kind in ((tmp_path / "pipe", "a pipe"), ("/dev/zero", "a device")):
-        with pytest.raises(InputError, match=f"{path}: cannot be read .{kind} in place of a file"):
-            read_yaml(str(path))
 
 
 def test_option_may_have_dashes_but_not_both_spellings():

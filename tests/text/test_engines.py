@@ -209,7 +209,7 @@ def test_what_is_new_to_a_part_is_the_references(name, normalizer, text):
     content = splitting(name, normalizer)
     encoder = encoder_of(content, "gigatoken")
     assert encoded(encoder, [text]) == expected(content, [text])
-    engine = replace(encoder.engine, fast=replace(encoder.engine.fast, differing=()))
+    engine = replace(encoder.engine, fast=replace(encoder.engine.fast, unsafe_ranges=()))
     alone = make_encoder(trained.as_tokenizer(content), engine)
     assert encoded(alone, [text]) != expected(content, [text])
 
@@ -257,7 +257,7 @@ def test_audit_catches_a_wrong_engine(monkeypatch):
 
     def wrong(self, *texts):
         batch = original(self, *texts)
-        return replace(batch, spaced=np.where(batch.spaced == batch.tokens[-1], 7, batch.spaced))
+        return replace(batch, spaced_ids=np.where(batch.spaced_ids == batch.tokens[-1], 7, batch.spaced_ids))
 
     monkeypatch.setattr(encoders.Encoder, "_encode_fast", wrong)
     with pytest.raises(TokenizerError, match=r"^trained: .* return different tokens for 'wheel'\nhint: use --engine"):
@@ -268,9 +268,9 @@ def test_audit_catches_a_wrong_engine(monkeypatch):
 
 def test_texts_are_clipped():
     texts = ["éé", "abcdefgh", "", "水"]
-    assert clip_texts(texts, most=5, total=100) == ["éé", "abcde", "", "水"]
-    assert clip_texts(texts, most=5, total=7) == ["éé", "abcde", ""]
-    assert clip_texts(texts[1:], most=5, total=0) == []
+    assert clip_texts(texts, max_characters=5, max_total=100) == ["éé", "abcde", "", "水"]
+    assert clip_texts(texts, max_characters=5, max_total=7) == ["éé", "abcde", ""]
+    assert clip_texts(texts[1:], max_characters=5, max_total=0) == []
 
 
 # Texts with a wanted code point are found, wherever in the text and the buffer it stands.

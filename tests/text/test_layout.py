@@ -33,7 +33,7 @@ def reference(documents, eod, *, fast=False):
 
 
 def batch_of(texts, texts_per_record=None):
-    return TokenBatch.of(texts, texts_per_record=texts_per_record)
+    return TokenBatch.of_rows(texts, texts_per_record=texts_per_record)
 
 
 @given(documents=documents_strategy, eod=st.sampled_from([None, EOD]), fast=st.booleans(), lists=st.booleans())

@@ -25,6 +25,7 @@ from dsindex.text.records import parse_block
 from dsindex.text.selection import open_selection
 from dsindex.text.tables import json_values, measure_table
 from tests.support.datasets import part_of, read_part
+from tests.support.failing import fail_calls
 
 STORED = ("parquet", "arrow-file", "arrow-stream")
 TEXT = {"text": ("text",)}
@@ -70,10 +71,9 @@ def collect(blocks):
     """Texts by row, and the rows and reasons of bad records."""
     texts, bad, num_lines = {}, {}, 0
     for block in blocks:
-        assert block.num_lines == len(block.offsets) + len(block.bad)
-        columns = [map(list, c.by_record()) for c in block.columns.values()]
+        columns = [map(list, c.items_by_record()) for c in block.columns.values()]
         texts |= dict(zip(block.lines.tolist(), zip(*columns, strict=True), strict=True))
-        bad |= {record.line: (record.reason, record.line_bytes) for record in block.bad}
+        bad |= {record.line: (record.reason, record.line_bytes) for record in block.bad_records}
         num_lines += block.num_lines
     return texts, bad, num_lines
 
@@ -237,7 +237,7 @@ def test_token_ids_are_taken_from_lists(format, tmp_path):
         selection = open_selection([key], vocabulary_size=100)
         blocks = list(read_part(table_part(path, format), selection))
         assert [token for block in blocks for ids in block.columns[key].items for token in ids] == expected
-    assert "a list with 100 as item 1" in blocks[-1].bad[0].reason
+    assert "a list with 100 as item 1" in blocks[-1].bad_records[0].reason
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
@@ -267,13 +267,15 @@ def refusal(path, format, keys):
 
 
 @pytest.mark.parametrize("format", STORED)
-def test_a_table_that_is_cut_off_is_refused(format, tmp_path):
+def test_a_table_that_is_cut_off_is_told_by_its_content_and_refused(format, tmp_path):
     data = content(tmp_path, TABLE, format, group_rows=15)
     path = tmp_path / "cut"
     for size in [0, 3, 12, 100, len(data) - 20]:
         path.write_bytes(data[:size])
         with pytest.raises(InputError, match="cut: cannot be read as "):
             read(str(path), format)
+    with open_readable(str(path)) as file:
+        assert detect_form(file, shown_as="x.jsonl").format == format
 
 
 @pytest.mark.parametrize("plain_footer", [True, False])
@@ -310,18 +312,9 @@ def test_an_input_is_read_again_after_three_errors_of_its_disk(format, tmp_path,
     else:
         path.write_bytes(gzip.compress(lines) if format == "gzip" else lines)
         part = part_of(path, form=InputForm(container=format))
-    preadv, left = os.preadv, [3]
-
-    def failing(*arguments):
-        left[0] -= 1
-        if left[0] >= 0:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return preadv(*arguments)
-
-    monkeypatch.setattr("dsindex.store.local.READ_PAUSES", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(os, "preadv", failing)
+    fail_calls(monkeypatch, "preadv", errno.EIO, times=3)
     assert sum(len(block.offsets) for block in read_part(part, open_selection(["text"]))) == 40
-    left[0] = 4
+    fail_calls(monkeypatch, "preadv", errno.EIO, times=4)
     with pytest.raises(InputError, match=r"input: cannot be read \(Input/output error\)") as caught:
         list(read_part(part, open_selection(["text"])))
     assert caught.value.transient
@@ -334,13 +327,3 @@ def test_columns_of_one_name_are_refused_if_all_are_read(tmp_path):
         measure(path, "parquet")
     with pytest.raises(InputError, match="table: column 'text': there are 2 columns of that name"):
         measure(path, "parquet", TEXT)
-
-
-@pytest.mark.parametrize("format", STORED)
-def test_a_table_is_told_by_its_content_even_if_it_is_cut_off(format, tmp_path):
-    data = content(tmp_path, TABLE, format)
-    path = tmp_path / "x.jsonl"
-    for whole in (data, data[:-1]):
-        path.write_bytes(whole)
-        with open_readable(str(path)) as file:
-            assert detect_form(file, shown_as="x.jsonl").format == format
