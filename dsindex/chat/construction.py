@@ -89,10 +89,8 @@ class MessageConstruction:
         self._masks = [parse_mask_pattern(pattern) for pattern in config.loss_masking_jq_patterns]
         for mask in self._masks:
             if mask.field not in names:
-                raise InputError(
-                    f"loss_masking_jq_patterns: {mask.pattern!r} masks the field {mask.field!r}, which is not in "
-                    f"message_construction ({', '.join(names)})"
-                )
+                problem = f"{mask.pattern!r} masks the field {mask.field!r}, which is not in message_construction"
+                raise InputError(f"loss_masking_jq_patterns: {problem} ({', '.join(names)})")
         masked_fields = [mask.field for mask in self._masks if mask.selector == "true"]
         self._optional = frozenset(masked_fields if config.optional_fields is None else config.optional_fields)
         spans = {_spans_name(name): pattern for name, pattern in config.loss_masking_spans.items()}
@@ -115,11 +113,9 @@ class MessageConstruction:
             if value is not None:
                 fields[name] = value
             elif name not in self._optional:
-                raise RecordProblem(
-                    "missing-field",
-                    f"field {name!r}: the pattern `{pattern}` matches nothing; add the field to `optional_fields` if "
-                    "records may lack it",
-                )
+                remedy = "add the field to `optional_fields` if records may lack it"
+                problem = f"field {name!r}: the pattern `{pattern}` matches nothing; {remedy}"
+                raise RecordProblem("missing-field", problem)
         return fields
 
     def build_parts(self, fields: Mapping[str, Any], answers: PatternAnswers) -> list[PromptPart]:
