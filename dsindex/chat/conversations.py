@@ -138,13 +138,7 @@ class ConversationReader:
             RecordProblem: If the line is not a JSON object, `read` refuses the record, or a text has a lone surrogate.
         """
         conversation = self.read(parse_record(line))
-        if _SURROGATE.search(line):
-            texts = [*strings_in([conversation.variables, conversation.messages])]
-            try:
-                "".join(texts).encode()  # much faster than one call for each text
-            except UnicodeEncodeError:
-                for text in texts:
-                    check_text(text)
+        check_texts(line, [conversation.variables, conversation.messages])
         return conversation
 
     def read(self, record: Mapping[str, Any]) -> Conversation:
@@ -386,7 +380,7 @@ def message_text(message: Mapping[str, Any], number: int) -> str:
     """
     for key in TEXT_KEYS:
         if message.get(key) is not None:
-            return content_text({"content": _read_content(key, message[key], number)})
+            return join_parts(_read_content(key, message[key], number))
     raise RecordProblem("missing-field", f"message {number}: it has no text under `content` or `value`")
 
 
@@ -545,10 +539,14 @@ def _read_part(part: object, where: str) -> dict[str, str]:
     return {"type": "text", "text": require(part.get("text"), str, f"{where}: `text`")}
 
 
-def content_text(message: Message) -> str:
-    """Return the text of a message's content, with its parts joined; empty if there is no content."""
-    content = message.get("content", "")
+def join_parts(content: str | Sequence[dict[str, Any]]) -> str:
+    """Return the text of a content, which is a text or a list of text parts."""
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def content_text(message: Mapping[str, Any]) -> str:
+    """Return the text of a message's content; empty if there is no content."""
+    return join_parts(message.get("content") or "")
 
 
 def function_of(call: dict[str, Any]) -> dict[str, Any]:
@@ -676,7 +674,7 @@ def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> lis
     if len(turn) == 2 and isinstance(turn.get("content", turn.get("value")), str):
         return []
     content = next((turn[key] for key in TEXT_KEYS if isinstance(turn.get(key), (str, list))), "")
-    text = content_text({"content": content})
+    text = join_parts(content)
     spans: list[CharacterSpan] = []
     for key in SPAN_KEYS:
         spans += masked_spans(turn.get(key), text, f"message {number}: `{key}`")
@@ -748,6 +746,17 @@ def strings_in(value: object) -> Iterator[str]:
             stack.extend(item.values())
         elif isinstance(item, list):
             stack.extend(item)
+
+
+def check_texts(line: bytes, value: object) -> None:
+    """Check all strings in JSON data that was read from a line.
+
+    Raises:
+        RecordProblem: If a string contains a lone surrogate.
+    """
+    if _SURROGATE.search(line):
+        for text in strings_in(value):
+            check_text(text)
 
 
 def check_text(text: str) -> bytes:

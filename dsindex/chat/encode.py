@@ -32,7 +32,7 @@ from dsindex.chat.conversations import (
     TOOL_ROLES,
     UNTRAINED_END,
     ConversationReader,
-    check_text,
+    check_texts,
     content_text,
     function_of,
     strings_in,
@@ -185,7 +185,7 @@ class InstructionEncoder:
                 yield outcome
                 continue
             try:
-                yield self._finish_sequences(outcome, _unwrap(next(tokenized)))
+                yield self._finish_conversation(outcome, _unwrap(next(tokenized)))
             except RecordProblem as problem:
                 yield problem
 
@@ -193,11 +193,10 @@ class InstructionEncoder:
         if self._template is not None:
             return _ChatPrompt(self, self._template, self._reader.read_line(line))
         record = parse_record(line)
-        for text in strings_in(record):
-            check_text(text)
+        check_texts(line, record)
         return _ConstructedPrompt(self, self._construction, self._construction.read(record))
 
-    def _finish_sequences(self, prompt: Prompt, whole: MaskedTokens) -> EncodedConversation:
+    def _finish_conversation(self, prompt: Prompt, whole: MaskedTokens) -> EncodedConversation:
         if not whole.mask.any():
             raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
         sequences, limit, cut = [whole], self.config.max_length, 0
@@ -207,8 +206,8 @@ class InstructionEncoder:
             note = prompt.notes[0]
             raise RecordProblem("not-written", f"{note}: {explain_note(note)}; see `unwritten`")
         return EncodedConversation(
-            tokens=_join_arrays([sequence.tokens for sequence in sequences]),
-            mask=_join_arrays([sequence.mask for sequence in sequences]),
+            tokens=np.concatenate([sequence.tokens for sequence in sequences]),
+            mask=np.concatenate([sequence.mask for sequence in sequences]),
             lengths=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
             content=prompt.content,
             cut=cut,
@@ -553,10 +552,6 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
 def _count_system(messages: Sequence[Message]) -> int:
     """Count the system messages at the beginning."""
     return next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
-
-
-def _join_arrays(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _unwrap(outcome: _T | RecordProblem) -> _T:

@@ -30,7 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace, _PassArg, missing
 from jinja2.visitor import NodeTransformer
 
-from dsindex.chat.conversations import TOOL_ROLES, change_call, function_of, parse_json
+from dsindex.chat.conversations import TOOL_ROLES, change_call, function_of, join_parts, parse_json
 from dsindex.chat.replies import Rendered, ReplyFinder, Span
 from dsindex.chat.thoughts import THINK, find_thoughts
 from dsindex.errors import InputError, RecordProblem
@@ -178,7 +178,7 @@ class ChatTemplate:
         problem: RecordProblem | None = None
         tried_forms: list[list[dict[str, Any]]] = []
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
-        for change_content, change_calls in product((None, _as_text, _as_parts), (None, _convert_arguments)):
+        for change_content, change_calls in product((None, join_parts, _as_parts), (None, _convert_arguments)):
             # Copy each message: positions are looked up by id(message), and a caller may pass the same object twice.
             changes = [pair for pair in (("content", change_content), ("tool_calls", change_calls)) if pair[1]]
             form = [_change_values(message, changes) if changes else dict(message) for message in messages]
@@ -256,10 +256,6 @@ def has_content(message: Mapping[str, Any], text: SearchedText) -> bool:
 
 def _as_parts(content: Any) -> Any:  # noqa: ANN401 - a text or parts
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-def _as_text(content: Any) -> Any:  # noqa: ANN401 - as above
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def _convert_arguments(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -163,6 +163,7 @@ class Phase(msgspec.Struct, frozen=True):
     begin: int
     """First sample of the phase."""
     kind: str = msgspec.field(name="what")
+    """`first job`, `continued` or `schedule`."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -155,7 +155,7 @@ def encode_piece(
     for block in _first_blocks(blocks, part, int(part.stored_bytes / stored_per_byte)):
         text_bytes += block.text_bytes
         documents += len(block.offsets)
-        bad += (BadRecords(file=part.path, reason=record.reason, line=record.line + 1) for record in block.bad)
+        bad += (BadRecords(file=part.path, reason=record.reason, line=record.line + 1) for record in block.bad_records)
         for column in block.columns.values():
             texts = column.items
             if column.holds_ids:

@@ -265,7 +265,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         groups = [_SampleWriter(attempt, str(number), settings) for number in range(len(settings.samples))]
         for chunk in reader.records(settings.selection, max_record_bytes=settings.max_record_bytes):
             block, batches = encode_block(sample_records(chunk, settings.samples), settings.tokenizer, settings.engine)
-            for record in block.bad:
+            for record in block.bad_records:
                 attempt.quarantine_record(record)
             if len(groups) == 1:
                 groups[0].add_block(block, batches)

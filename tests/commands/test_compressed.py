@@ -104,7 +104,7 @@ def test_a_bomb_of_one_line_is_a_bad_record(tmp_path):
     blocks = list(read_part(part, open_selection(["text", "title"]), max_record_bytes=8 << 20))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert [(block.num_lines, len(block.bad)) for block in blocks] == [(1, 0), (1, 1)]
+    assert [(block.num_lines, len(block.bad_records)) for block in blocks] == [(1, 0), (1, 1)]
     assert peak < 40 << 20
     report = build(source, tmp_path / "out", workers=1, max_record_size="8MiB")
     assert (report.counts.kept, report.counts.quarantined) == (1, 1)
