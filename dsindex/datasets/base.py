@@ -112,8 +112,8 @@ def tensor_maker(returns_tensors: bool) -> Callable[[Item], Item]:
     try:
         importlib.import_module("torch")
     except ImportError as error:
-        msg = f"torch=True needs torch, which cannot be imported ({error})"
-        raise MissingPackageError(msg, hint=install_command("torch")) from error
+        problem = f"torch=True needs torch, which cannot be imported ({error})"
+        raise MissingPackageError(problem, hint=install_command("torch")) from error
     return cast("Callable[[Item], Item]", to_tensors)
 
 

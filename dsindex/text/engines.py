@@ -55,33 +55,33 @@ EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
 _HINT = "use --engine reference"
 
 
-def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_tokens: bool) -> Engine:
+def choose_engine(tokenizer: Tokenizer, choice: EngineChoice, *, add_special_tokens: bool) -> Engine:
     """Choose the engine for a tokenizer.
 
     Args:
         tokenizer: The tokenizer.
-        requested: `auto` chooses gigatoken if it is known to return the same ids as the reference.
+        choice: `auto` chooses gigatoken if it is known to return the same ids as the reference.
         add_special_tokens: Run the post-processor, as Megatron does without --tokenizer-hf-no-include-special-tokens.
 
     Raises:
         TokenizerError: If the requested engine does not support this tokenizer.
     """
     library = tokenizer.library
-    if requested not in get_args(EngineChoice):
-        raise ValueError(f"the engine is {requested!r}, not one of {', '.join(get_args(EngineChoice))}")
-    if requested == "tokenizers" != library:
+    if choice not in get_args(EngineChoice):
+        raise ValueError(f"the engine is {choice!r}, not one of {', '.join(get_args(EngineChoice))}")
+    if choice == "tokenizers" != library:
         problem = f"--engine tokenizers needs a tokenizer.json, and this is a tokenizer of {library}"
         raise TokenizerError(f"{tokenizer.name}: {problem}", hint=_HINT)
     version = importlib.metadata.version(library)
     reference = Engine(reference=library, reference_version=version, add_special_tokens=add_special_tokens)
-    if requested in {"reference", "tokenizers"}:
+    if choice in {"reference", "tokenizers"}:
         return reference
     try:
         return _try_gigatoken(tokenizer, reference)
     except (Unsuitable, TokenizerError) as error:
         message = str(error.__cause__).partition("Location:")[0].strip()
         reason = str(error) if isinstance(error, Unsuitable) else f"gigatoken says: {message}"
-        if requested == "gigatoken":
+        if choice == "gigatoken":
             problem = f"gigatoken cannot encode for this tokenizer: {reason}"
             raise TokenizerError(f"{tokenizer.name}: {problem}", hint=_HINT) from error
         return replace(reference, reason=reason)
@@ -297,8 +297,8 @@ def _name_splits(steps: list[dict[str, Any]]) -> str:
             return "gpt2"
         if not uses_regex and not last.get("add_prefix_space"):
             for name, patterns in PATTERNS.items():
-                removed = _splits(patterns, behavior="Removed", invert=True)
-                if splits == _splits(patterns) or (len(patterns) == 1 and splits == removed):
+                removing_splits = _splits(patterns, behavior="Removed", invert=True)
+                if splits == _splits(patterns) or (len(patterns) == 1 and splits == removing_splits):
                     return name
     raise _unsuitable_steps("pre-tokenizer", steps)
 
@@ -353,8 +353,8 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
     for token in added:
         content = token["content"]
         # The only ASCII characters that NFC produces are `;`, `` ` `` and `K`.
-        by_normalizer = normalizes and not (content.isascii() and content.islower())
-        may_result = is_byte_level and (by_normalizer or (prefixes and content.startswith(" ")))
+        is_normalized = normalizes and not (content.isascii() and content.islower())
+        may_result = is_byte_level and (is_normalized or (prefixes and content.startswith(" ")))
         is_word = may_result and len(loaded.pre_tokenizer.pre_tokenize_str(content)) == 1
         for has_fault, fault in (
             (loaded.token_to_id(content) != token["id"], "has another id than the file says"),
@@ -412,7 +412,7 @@ def choose_separator(document: dict[str, Any]) -> Separator | None:
     added = document.get("added_tokens") or []
     for token in added[:_TRIED_SEPARATORS]:
         content = token["content"]
-        overlaps = any(_can_overlap(content, other["content"]) for other in added)
+        overlaps = any(_can_overlap(content, other_token["content"]) for other_token in added)
         if content == content.strip() and not _strips_spaces(token) and not overlaps:
             return content, token["id"]
     return None
@@ -426,8 +426,8 @@ def _can_overlap(first: str, second: str) -> bool:
     """Tell whether occurrences of two strings, or two occurrences of one string, can overlap in a text."""
     if first != second and (first in second or second in first):
         return True
-    shorter = min(len(first), len(second))
-    return any(first.endswith(second[:n]) or second.endswith(first[:n]) for n in range(1, shorter))
+    min_length = min(len(first), len(second))
+    return any(first.endswith(second[:n]) or second.endswith(first[:n]) for n in range(1, min_length))
 
 
 # Texts that both engines must encode alike before gigatoken is used; they exercise every option of tokenizers.
@@ -447,7 +447,7 @@ FIXED_PROBES = (
 )  # fmt: skip
 """Texts in many scripts and of many kinds."""
 
-_SHORT = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
+_SNIPPETS = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
 """All sequences of up to three of these are probes, to show where a pre-tokenizer splits."""
 
 
@@ -457,8 +457,8 @@ def probes_of(added_tokens: Sequence[str]) -> list[str]:
     Args:
         added_tokens: The strings of its added tokens.
     """
-    short = ("".join(letters) for length in (1, 2, 3) for letters in itertools.product(_SHORT, repeat=length))
-    probes = [*FIXED_PROBES, *short]
+    short_texts = ("".join(letters) for length in (1, 2, 3) for letters in itertools.product(_SNIPPETS, repeat=length))
+    probes = [*FIXED_PROBES, *short_texts]
     for content in added_tokens[:PROBED_ADDED_TOKENS]:
         probes += (content, f" {content} ", f"a{content}b", f"{content * 2}\n{content}")
         probes += (f"é {content[:-1]}{content}\u3000x", unicodedata.normalize("NFD", content))

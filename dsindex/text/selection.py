@@ -197,8 +197,8 @@ class Selection:
         """Return a block with one column for each output, joining the texts of all keys if there is a separator."""
         if self.join is None:
             return block
-        joined = [map(self.join.join, column.by_record()) for column in block.columns.values()]
-        texts = list(map(self.join.join, zip(*joined, strict=True)))
+        joined_texts = [map(self.join.join, column.items_by_record()) for column in block.columns.values()]
+        texts = list(map(self.join.join, zip(*joined_texts, strict=True)))
         return replace(block, columns={JOINED: Column.of_values(texts)})
 
     def _judge(self, line: bytes, answers: PatternAnswers | None) -> Judgement:
@@ -209,8 +209,8 @@ class Selection:
                 return None
             record = {**self.folder_values, **record} if self.folder_values else record
             for key in self.keys:
-                by_jq = answers if key.path is None else None
-                value = _find_key_value(record, key) if by_jq is None else by_jq.value(key.name)
+                jq_answers = answers if key.path is None else None
+                value = _find_key_value(record, key) if jq_answers is None else jq_answers.value(key.name)
                 if (fault := self.find_fault(key, value)) is not None:
                     return fault
                 values.append(value)

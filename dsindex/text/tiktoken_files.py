@@ -28,7 +28,7 @@ END_OF_TEXT = "<|endoftext|>"
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _SHORT_FORMS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _ENDS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_OTHER_SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _FIRST = r"[^\r\n\p{L}\p{N}]?"
 _SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
@@ -43,8 +43,8 @@ _DEEPSEEK = (
 
 PATTERNS: dict[str, tuple[str, ...]] = {
     "gpt2": (GPT2_PATTERN,),
-    "llama3": (rf"{_SHORT_FORMS}|{_FIRST}\p{{L}}+|\p{{N}}{{1,3}}|{_OTHERS}|{_ENDS}",),
-    "qwen2": (rf"{_SHORT_FORMS}|{_FIRST}\p{{L}}+|\p{{N}}|{_OTHERS}|{_ENDS}",),
+    "llama3": (rf"{_SHORT_FORMS}|{_FIRST}\p{{L}}+|\p{{N}}{{1,3}}|{_OTHER_SYMBOLS}|{_ENDS}",),
+    "qwen2": (rf"{_SHORT_FORMS}|{_FIRST}\p{{L}}+|\p{{N}}|{_OTHER_SYMBOLS}|{_ENDS}",),
     "qwen3.5": (rf"{_SHORT_FORMS}|{_FIRST}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_ENDS}",),
     "o200k": (_O200K,),
     "nemotron": (rf"{_FIRST}{_UPPER}*{_LOWER}+|{_FIRST}{_UPPER}+{_LOWER}*|\p{{N}}|{_SYMBOLS}|{_ENDS}",),
@@ -103,9 +103,9 @@ class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary_size: int
 
     def __post_init__(self) -> None:
-        missing = next((byte for byte in range(256) if bytes([byte]) not in self.ranks), None)
-        if missing is not None:
-            raise ValueError(f"no token for the byte 0x{missing:02X}")
+        missing_byte = next((byte for byte in range(256) if bytes([byte]) not in self.ranks), None)
+        if missing_byte is not None:
+            raise ValueError(f"no token for the byte 0x{missing_byte:02X}")
         numbers = [*self.ranks.values(), *set(self.special_tokens.values())]  # o200k_harmony gives one id two names
         if min(numbers) < 0 or max(numbers) >= self.vocabulary_size or len(set(numbers)) < len(numbers):
             raise ValueError(
@@ -175,8 +175,8 @@ def read_rank_file(file: str, content: bytes, family: str | None) -> tuple[Tikto
         eod = END_OF_TEXT
     else:
         pattern, eod = PATTERNS["llama3"][0], "<|end_of_text|>"
-        names_by_number, reserved = _LLAMA_NAMES[family], itertools.count()
-        names = (names_by_number.get(number) or f"reserved_special_token_{next(reserved)}" for number in range(256))
+        names_by_number, reserved_ids = _LLAMA_NAMES[family], itertools.count()
+        names = (names_by_number.get(number) or f"reserved_special_token_{next(reserved_ids)}" for number in range(256))
         special = {f"<|{name}|>": len(ranks) + number for number, name in enumerate(names)}
     size = max([*ranks.values(), *special.values()]) + 1
     return TiktokenEncoding(pattern=pattern, ranks=ranks, special_tokens=special, vocabulary_size=size), eod
@@ -221,8 +221,8 @@ def read_megatron_ranks(content: bytes, options: TokenizerOptions) -> tuple[Tikt
     """
     special, num_special = options.tokenizer_special_tokens, options.tiktoken_num_special_tokens
     size = MEGATRON_VOCABULARY_SIZE if options.vocab_size is None else options.vocab_size
-    missing = set(MEGATRON_SPECIAL_TOKENS) - set(special)
-    if missing or len(set(special)) < len(special) or not len(special) <= num_special < size:
+    missing_tokens = set(MEGATRON_SPECIAL_TOKENS) - set(special)
+    if missing_tokens or len(set(special)) < len(special) or not len(special) <= num_special < size:
         raise ValueError(
             f"Megatron needs {' '.join(MEGATRON_SPECIAL_TOKENS)} among at most {num_special} different special tokens, "
             f"and a vocabulary of more; it has {size}"

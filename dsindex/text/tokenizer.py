@@ -136,7 +136,7 @@ def load_tokenizer(
         tokenizer = _read_gpt2_files(options.vocab_file, options.merge_file)
     else:
         place, revision = find_tokenizer(path, fetches=fetches)
-        file = _find_file(place, wants_model=options.tokenizer_type in _TYPES["SentencePiece"])
+        file = _find_file(place, wants_model=options.tokenizer_type in _MEGATRON_TYPES["SentencePiece"])
         tokenizer = _read_file(place, file, options)
     eod = tokenizer.eod_token if eod_token is None else eod_token
     with wrap_errors(f"{file}: the EOD token {show_value(eod)} is not a text", "choose another with --eod-token"):
@@ -168,9 +168,9 @@ def require_eod(tokenizer: Tokenizer) -> int:
 def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     """Return the text of token ids, including special tokens, for showing samples."""
     numbers = [int(token) for token in ids]
-    skips = {"skip_special_tokens": False} if tokenizer.library == "tokenizers" else {}
+    options = {"skip_special_tokens": False} if tokenizer.library == "tokenizers" else {}
     with wrap_errors(f"{tokenizer.name}: {tokenizer.library} cannot decode these ids"):
-        return str(open_library(tokenizer).decode(numbers, **skips))
+        return str(open_library(tokenizer).decode(numbers, **options))
 
 
 def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
@@ -277,7 +277,7 @@ def find_tokenizer(path: str, *, fetches: bool = True) -> tuple[str, str | None]
     raise TokenizerError(f"{path}: {problem}", hint="check the name, or pass the path of a copy") from failure
 
 
-_FOREIGN = {"tekken.json", "tiktoken.model"}
+_FOREIGN_FILES = {"tekken.json", "tiktoken.model"}
 """Files of Mistral and Kimi, whose pattern and special tokens are in the publishers' code."""
 
 
@@ -299,7 +299,7 @@ def _find_file(path: str, *, wants_model: bool) -> str:
     listing = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
     problem = "not exactly one *.model" if wants_model else "no tokenizer.json"
     hint = "pass a file of it; `dsindex build` also reads vocab.json and merges.txt: --vocab-file and --merge-file"
-    if file_names := _FOREIGN.intersection(names):
+    if file_names := _FOREIGN_FILES.intersection(names):
         hint = f"pass the tokenizer.json of this model; {min(file_names)} needs its publisher's code, which is not run"
     raise TokenizerError(f"{path}: the folder has {problem}, but {listing}", hint=hint)
 
@@ -338,7 +338,7 @@ def _read_config(file: str) -> dict[str, Any]:
 
 FileKind = Literal["tokenizer.json", "SentencePiece", "tiktoken", "ranks in JSON"]
 
-_TYPES: dict[FileKind, tuple[str, ...]] = {
+_MEGATRON_TYPES: dict[FileKind, tuple[str, ...]] = {
     "tokenizer.json": ("HuggingFaceTokenizer", "GPT2BPETokenizer"),
     "SentencePiece": ("SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer"),
     "ranks in JSON": ("TikTokenizer",),
@@ -353,12 +353,12 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> Tokenizer:
     kind = _detect_kind(file, content)
     has_special = options.tokenizer_special_tokens != MEGATRON_SPECIAL_TOKENS
     for option, is_wrong in (
-        (f"--tokenizer-type {options.tokenizer_type}", options.tokenizer_type not in {None, *_TYPES[kind]}),
+        (f"--tokenizer-type {options.tokenizer_type}", options.tokenizer_type not in {None, *_MEGATRON_TYPES[kind]}),
         ("--tokenizer-special-tokens", has_special and kind != "ranks in JSON"),
         ("--tiktoken-encoding", options.tiktoken_encoding is not None and kind != "tiktoken"),
     ):
         if is_wrong:
-            suggestion = "".join(f", or use --tokenizer-type {name}" for name in _TYPES[kind][:1])
+            suggestion = "".join(f", or use --tokenizer-type {name}" for name in _MEGATRON_TYPES[kind][:1])
             raise TokenizerError(f"{file}: {kind} is no file for {option}", hint=f"leave the option out{suggestion}")
     if kind == "tokenizer.json":
         return _read_tokenizer_json(path, file, content)
@@ -397,9 +397,9 @@ def _read_sentencepiece(file: str, content: bytes) -> Tokenizer:
         if not content or not loaded.get_piece_size():
             raise ValueError("it has no pieces")
         pieces = list(map(loaded.id_to_piece, range(loaded.get_piece_size())))  # raises if one is not UTF-8
-    control, eos = itertools.compress(pieces, map(loaded.is_control, range(len(pieces)))), loaded.eos_id()
+    control_pieces, eos = itertools.compress(pieces, map(loaded.is_control, range(len(pieces)))), loaded.eos_id()
     eod = pieces[eos] if 0 <= eos < len(pieces) else None
-    return _make_tokenizer("sentencepiece", content, size=len(pieces), special=control, eod=eod)
+    return _make_tokenizer("sentencepiece", content, size=len(pieces), special=control_pieces, eod=eod)
 
 
 def _make_tokenizer(
@@ -466,9 +466,9 @@ def _read_tokenizer_json(path: str, file: str, content: bytes) -> Tokenizer:
     try:
         _require_same_ends(config, loaded)
         tokens = _find_changed_tokens(config, document)
-        missing = next((text for text in tokens if loaded.token_to_id(text) is None), None)
-        if missing is not None:
-            raise ValueError(f"{missing!r} is missing there")
+        missing_text = next((text for text in tokens if loaded.token_to_id(text) is None), None)
+        if missing_text is not None:
+            raise ValueError(f"{missing_text!r} is missing there")
     except ValueError as error:
         hint = f"use --tokenizer-model {shlex.quote(file)} for the tokenizer.json alone"
         raise TokenizerError(f"{path}: its files disagree with its tokenizer.json: {error}", hint=hint) from error
@@ -518,8 +518,8 @@ def _find_growth(document: _Document) -> str | None:
         growth = math.prod(map(_growth, steps))
         if len(steps) > _MAX_STEPS or growth > _MAX_GROWTH:
             return f"its {part} has {len(steps)} steps that can make a text {growth:.1g} times as long"
-    longest = max((len(str(token.get("content"))) for token in document.added_tokens or []), default=0)
-    return f"it has an added token of {longest} characters" if longest > _LONGEST_ADDED_TOKEN else None
+    max_length = max((len(str(token.get("content"))) for token in document.added_tokens or []), default=0)
+    return f"it has an added token of {max_length} characters" if max_length > _LONGEST_ADDED_TOKEN else None
 
 
 def _growth(step: dict[str, Any]) -> float:
@@ -680,6 +680,6 @@ def flat_steps(part: object) -> list[dict[str, Any]]:
         elif step.get("type") != "Sequence":
             steps.append(step)
         else:
-            inner = next((inner for key in _SEQUENCE_KEYS if isinstance(inner := step.get(key), list)), [])
-            pending += reversed(inner)
+            sub_steps = next((sub_steps for key in _SEQUENCE_KEYS if isinstance(sub_steps := step.get(key), list)), [])
+            pending += reversed(sub_steps)
     return steps

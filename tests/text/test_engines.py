@@ -257,7 +257,7 @@ def test_audit_catches_a_wrong_engine(monkeypatch):
 
     def wrong(self, *texts):
         batch = original(self, *texts)
-        return replace(batch, spaced=np.where(batch.spaced == batch.tokens[-1], 7, batch.spaced))
+        return replace(batch, spaced_ids=np.where(batch.spaced_ids == batch.tokens[-1], 7, batch.spaced_ids))
 
     monkeypatch.setattr(encoders.Encoder, "_encode_fast", wrong)
     with pytest.raises(TokenizerError, match=r"^trained: .* return different tokens for 'wheel'\nhint: use --engine"):

@@ -48,7 +48,7 @@ def encoded(tokenizer, texts, name="gigatoken"):
     parts = [encoder.encode(texts[begin : begin + 20]) for begin in range(0, len(texts), 20)]
     rows = [own.tolist() for own in encoder.encode(texts).split()]
     assert rows == [own.tolist() for part in parts for own in part.split()]
-    assert max(part.spaced.max() for part in parts) < tokenizer.vocabulary_size
+    assert max(part.spaced_ids.max() for part in parts) < tokenizer.vocabulary_size
     return rows
 
 

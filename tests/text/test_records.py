@@ -163,5 +163,5 @@ BAD_IDS = {
 def test_what_is_no_id_is_a_bad_record_with_its_place(value, reason):
     for lines in ([value], ["[1]", value, "[2]"], ["[[1]]", value]):
         read = parse(b"\n".join(b'{"x": 1, "ids": %s}' % each.encode() for each in lines), ID_SELECTION)
-        assert [bad.reason for bad in read.bad] == [NO_IDS.format(reason)]
+        assert [bad.reason for bad in read.bad_records] == [NO_IDS.format(reason)]
         assert len(read.offsets) == len(lines) - 1

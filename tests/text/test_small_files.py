@@ -52,7 +52,7 @@ def read(parts, limit):
     for block in reader.records(SELECTION, max_record_bytes=limit):
         [column] = block.columns.values()
         kept += zip(block.parts.tolist(), block.offsets.tolist(), block.lines.tolist(), column.items, strict=True)
-        bad += [(each.part, each.offset, each.line, each.line_bytes, each.reason) for each in block.bad]
+        bad += [(each.part, each.offset, each.line, each.line_bytes, each.reason) for each in block.bad_records]
     return kept, bad, reader
 
 
@@ -83,7 +83,7 @@ def test_a_record_that_becomes_bad_later_has_its_own_line(tmp_path):
     [block] = TaskReader(files).records(SELECTION)
     aside = mark_bad(block, {1: "first", 3: "second"})
     assert aside.lines.tolist() == [0, 2]
-    bad = [(each.part, each.line, each.line_bytes, each.reason) for each in aside.bad]
+    bad = [(each.part, each.line, each.line_bytes, each.reason) for each in aside.bad_records]
     assert bad == [(0, 1, LINES[1], "first"), (1, 0, LINES[1], "second")]
 
 

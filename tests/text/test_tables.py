@@ -71,9 +71,9 @@ def collect(blocks):
     """Texts by row, and the rows and reasons of bad records."""
     texts, bad, num_lines = {}, {}, 0
     for block in blocks:
-        columns = [map(list, c.by_record()) for c in block.columns.values()]
+        columns = [map(list, c.items_by_record()) for c in block.columns.values()]
         texts |= dict(zip(block.lines.tolist(), zip(*columns, strict=True), strict=True))
-        bad |= {record.line: (record.reason, record.line_bytes) for record in block.bad}
+        bad |= {record.line: (record.reason, record.line_bytes) for record in block.bad_records}
         num_lines += block.num_lines
     return texts, bad, num_lines
 
@@ -237,7 +237,7 @@ def test_token_ids_are_taken_from_lists(format, tmp_path):
         selection = open_selection([key], vocabulary_size=100)
         blocks = list(read_part(table_part(path, format), selection))
         assert [token for block in blocks for ids in block.columns[key].items for token in ids] == expected
-    assert "a list with 100 as item 1" in blocks[-1].bad[0].reason
+    assert "a list with 100 as item 1" in blocks[-1].bad_records[0].reason
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])

@@ -128,7 +128,7 @@ def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path,
     trainable = run_config(config, instruction).splits[0].statistics.trainable
     before = published(tmp_path)
     monkeypatch.setattr(instruct, "encode_shard", None)
-    padded = config.replaced(seq_length=1024, pad_to_multiple=16)
+    padded = config.copy_with(seq_length=1024, pad_to_multiple=16)
     foreign = tmp_path / "chat_packing_1024_pad16.idx"
     foreign.write_bytes(b"mine")
     with pytest.raises(OutputError, match=r"_pad16\.idx: no manifest says that dsindex made these packs"):
