@@ -136,9 +136,9 @@ class VerifyConfig(ExecutorConfig, DecodingConfig):
     def _agree(self) -> None:
         if self.same_as is not None and len(self.prefix) > 1:
             raise ValueError(f"--same-as compares B with one dataset, not with {len(self.prefix)}")
-        packed = next((prefix for prefix in self.prefix if prefix.endswith(PBIN_SUFFIX)), None)
-        if packed is not None and self.cache is not None:
-            raise ValueError(f"--cache: {packed} is a .pbin, which has no index caches")
+        pbin_path = next((prefix for prefix in self.prefix if prefix.endswith(PBIN_SUFFIX)), None)
+        if pbin_path is not None and self.cache is not None:
+            raise ValueError(f"--cache: {pbin_path} is a .pbin, which has no index caches")
 
 
 class ReportConfig(ProgressConfig, DecodingConfig):
