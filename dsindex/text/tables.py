@@ -243,9 +243,9 @@ def _open_table(
 
     def read(begin: int, end: int, num_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         for group in range(begin, end):
-            rows = num_bytes * parquet_file.metadata.row_group(group).num_rows // max(1, sizes[group])
-            rows = max(1, min(_MAX_ROWS, rows))
-            for batch in parquet_file.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
+            num_rows = num_bytes * parquet_file.metadata.row_group(group).num_rows // max(1, sizes[group])
+            num_rows = max(1, min(_MAX_ROWS, num_rows))
+            for batch in parquet_file.iter_batches(num_rows, row_groups=[group], columns=names, use_threads=False):
                 yield group, batch
 
     return sizes, read
