@@ -108,6 +108,7 @@ class Block:
     """Consecutive documents that are read together."""
 
     first: int
+    """Number of the first document."""
     begin: int
     """Position of the first token."""
     lengths: NDArray[np.int64]
