@@ -12,7 +12,7 @@ def program() -> None:
     """Run the command line, set up for short start-up: a fifth of the CPU time of a small build.
 
     numpy's BLAS would start threads that spin for a while, and no command multiplies matrices. The garbage collector
-    would walk all imported classes again and again. A job leaves little garbage in cycles, so it is collected less often.
+    would walk all imported classes again and again. It runs less often, since a job leaves little garbage in cycles.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(COLLECTED_AFTER, 10, 10)

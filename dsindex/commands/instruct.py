@@ -235,10 +235,7 @@ def _describe(config: InstructConfig, recipe: EncoderRecipe, shards: Shards) -> 
             instruction=json.loads(recipe.config),
         )
         statistics = counts_of(f"{keys_of(split)[0]}.")
-        fields += [
-            {"options": options, "statistics": statistics, "bad_records": counts_of(BAD)},
-            {"options": options},
-        ]
+        fields += [{"options": options, "statistics": statistics, "bad_records": counts_of(BAD)}, {"options": options}]
     return fields
 
 
