@@ -32,7 +32,7 @@ COLOURS = {"error": 31, "warning": 33, "interrupted": 33, "terminated": 33, "hin
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-MAKING_FILES = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct"})
+FILE_COMMANDS = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct"})
 """Commands that succeed once their files are complete, even if the summary cannot be printed."""
 
 
@@ -168,7 +168,7 @@ def _finish_output(command: str | None, code: int) -> int:
     try:
         flush_output()
     except StandardOutputError as error:
-        label, subject = ("error", "the output") if code or command not in MAKING_FILES else ("warning", "the summary")
+        label, subject = ("error", "the output") if code or command not in FILE_COMMANDS else ("warning", "the summary")
         code = code or (EXIT_FAILED if label == "error" else 0)
         if not error.nobody_reads:
             _say(label, f"{subject} could not be written to standard output ({error})")

@@ -274,7 +274,7 @@ def _plan_copy(output: str, settings: dict[str, Any], paths: Sequence[str], seed
     """Return the plan of an output without a manifest.
 
     Raises:
-        OutputError: If documents are shuffled, and a manifest with this name would tell their lines in another order.
+        OutputError: If documents are shuffled, and a manifest with this name exists, which lists them in another order.
     """
     if seed is not None and is_stored(path := manifest_path(output.removesuffix(".pbin"))):
         raise OutputError(f"{path}: this is another dataset with the same name", hint="choose another name")

@@ -101,7 +101,7 @@ def open_segment(prefix: str) -> Segment:
     """Open one dataset for merging.
 
     Args:
-        prefix: Path or address without `.bin` or `.idx`; of an object, the current version is read.
+        prefix: Path or address without `.bin` or `.idx`; for an object, the current version is read.
 
     Raises:
         FormatError: If its index is damaged or its `.bin` missing.
