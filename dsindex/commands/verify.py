@@ -491,8 +491,8 @@ def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:
         inputs, offsets = inputs[order], offsets[order]
         low, high = np.searchsorted(inputs, task_inputs, "left"), np.searchsorted(inputs, task_inputs, "right")
         counts += low
-        for place in np.flatnonzero(high > low).tolist():
-            counts[place] += np.searchsorted(offsets[low[place] : high[place]], begins[place][1])
+        for shard in np.flatnonzero(high > low).tolist():
+            counts[shard] += np.searchsorted(offsets[low[shard] : high[shard]], begins[shard][1])
     return [int(number) for number in counts]
 
 
