@@ -487,7 +487,7 @@ def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:
     task_inputs = np.array([number for number, _ in begins], np.int64)
     for first in range(0, num_rows := count_rows(provenance), ROWS_PER_GROUP):
         inputs, offsets, _ = read_rows(provenance, first, min(first + ROWS_PER_GROUP, num_rows))
-        order = np.lexsort((offsets, inputs))  # for documents in a random order
+        order = np.lexsort((offsets, inputs))  # the documents may be in a random order
         inputs, offsets = inputs[order], offsets[order]
         low, high = np.searchsorted(inputs, task_inputs, "left"), np.searchsorted(inputs, task_inputs, "right")
         counts += low
