@@ -75,12 +75,12 @@ def short_number(value: float) -> str:
 def _scale_value(value: float, units: Sequence[str]) -> str:
     if abs(value) < 999.5:
         return f"{value:,.0f} {units[0]}"
-    *inner, last = units[1:]
-    for unit in inner:
+    *inner_units, last_unit = units[1:]
+    for unit in inner_units:
         value /= 1000
         if abs(value) < 999.95:
             return f"{value:,.1f} {unit}"
-    return f"{value / 1000:,.1f} {last}"
+    return f"{value / 1000:,.1f} {last_unit}"
 
 
 def show_percent(share: Fraction | float) -> str:

@@ -156,7 +156,7 @@ class _Split(GroupWriter):
         self._vocabulary_size = settings.recipe.tokenizer.vocabulary_size
         self._dtype = dtype_for_vocabulary(self._vocabulary_size)
         super().__init__(attempt, split or "0", [self._dtype, MASK_DTYPE], provenance=settings.provenance)
-        self.num_by_part = np.zeros(len(attempt.bad), np.int64)
+        self.num_by_part = np.zeros(len(attempt.num_bad), np.int64)
         """Number of conversations from each part of the input."""
         self._conversations: list[tuple[EncodedConversation, int, int, int]] = []
 

@@ -477,7 +477,7 @@ def _restore(stored: Documents, first: int, end: int, seed: int, folder: str) ->
     path, dtype = os.path.join(folder, "restored"), stored.tokens.dtype.newbyteorder("=")
     with open(path, "wb") as file:
         file.writelines(piece.astype(dtype, copy=False).data for piece in unshuffled.tokens(first, end))
-    return Documents.between(path, open_items(path, dtype), starts_of(unshuffled.lengths(first, end)))
+    return Documents.of_bounds(path, open_items(path, dtype), starts_of(unshuffled.lengths(first, end)))
 
 
 def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:

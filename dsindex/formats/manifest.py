@@ -242,11 +242,11 @@ class Manifest(_Part, frozen=True, kw_only=True):
             for suffix, file in self.content.digests.items()
         }
         content = msgspec.structs.replace(self.content, digests=digests)
-        form = {"format": MANIFEST_FORMAT, "content": content, "run": self.run}
+        sections = {"format": MANIFEST_FORMAT, "content": content, "run": self.run}
         try:
-            encoded = msgspec.json.encode(form, enc_hook=str)  # msgspec does not know that Locations are strings
+            encoded = msgspec.json.encode(sections, enc_hook=str)  # msgspec does not know that Locations are strings
         except UnicodeEncodeError:
-            return encode_json(msgspec.to_builtins(form, enc_hook=str), newline=True)
+            return encode_json(msgspec.to_builtins(sections, enc_hook=str), newline=True)
         return encoded if len(encoded) > LARGEST_INDENTED_BYTES else msgspec.json.format(encoded, indent=2) + b"\n"
 
 

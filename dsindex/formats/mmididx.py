@@ -256,10 +256,10 @@ def _check_pointers(idx_path: str, index: SequenceIndex, begin: int, start: int)
         raise FormatError(f"{idx_path}: sequence {begin + position} has the negative length {lengths[position]}")
     ends = start + np.cumsum(lengths * index.dtype.itemsize)
     pointers, expected = index.sequence_pointers[begin : begin + CHUNK_ITEMS], np.concatenate(([start], ends[:-1]))
-    wrong = np.flatnonzero(pointers != expected)
-    if len(wrong):
-        problem = f"sequence {begin + wrong[0]} begins at byte {pointers[wrong[0]]} of the .bin"
-        raise FormatError(f"{idx_path}: {problem} instead of byte {expected[wrong[0]]}")
+    wrong_positions = np.flatnonzero(pointers != expected)
+    if len(wrong_positions):
+        problem = f"sequence {begin + wrong_positions[0]} begins at byte {pointers[wrong_positions[0]]} of the .bin"
+        raise FormatError(f"{idx_path}: {problem} instead of byte {expected[wrong_positions[0]]}")
     return int(ends[-1])
 
 

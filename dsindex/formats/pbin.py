@@ -114,10 +114,10 @@ def token_bytes_for_vocabulary(vocabulary_size: int) -> int:
     >>> [token_bytes_for_vocabulary(size) for size in (256, 257, 65536, 65537)]
     [1, 2, 2, 4]
     """
-    needed = -(-(vocabulary_size - 1).bit_length() // 8)
-    if vocabulary_size < 2 or needed > 4:
+    num_bytes = -(-(vocabulary_size - 1).bit_length() // 8)
+    if vocabulary_size < 2 or num_bytes > 4:
         raise ValueError(f"a vocabulary has 2 to 2**32 tokens, not {vocabulary_size}")
-    return 4 if needed == 3 else needed
+    return 4 if num_bytes == 3 else num_bytes
 
 
 def write_pbin_index(

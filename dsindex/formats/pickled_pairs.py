@@ -138,12 +138,12 @@ def _parse_numbers(file: BufferedReader, size_bytes: int) -> array[int]:
         kind, position = opcode.lastgroup or opcode[0].decode("latin-1"), opcode.end()
         if kind == "frame" and int.from_bytes(opcode[kind], "little") <= size_bytes - begin - position:
             continue
-        following = _GRAMMAR[state].get(kind)
-        if following is None or (following == "end" and begin + position < size_bytes):
+        next_state = _GRAMMAR[state].get(kind)
+        if next_state is None or (next_state == "end" and begin + position < size_bytes):
             raise ValueError(f"{opcode[0]!r} does not belong before byte {begin + position:,}")
         if kind == "integer":
             numbers.append(_decode(opcode[0]))
-        state = following
+        state = next_state
     return numbers
 
 

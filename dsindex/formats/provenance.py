@@ -58,18 +58,18 @@ def write_provenance(file: DigestingWriter, chunks: Iterable[NDArray[np.void]]) 
 
 
 def _row_groups(chunks: Iterable[NDArray[np.void]]) -> Iterator[NDArray[np.void]]:
-    group, filled = np.empty(ROWS_PER_GROUP, ROW), 0
+    group, num_filled = np.empty(ROWS_PER_GROUP, ROW), 0
     for chunk in chunks:
         remaining_rows = chunk
         while len(remaining_rows):
-            rows = group[filled : filled + len(remaining_rows)]
+            rows = group[num_filled : num_filled + len(remaining_rows)]
             rows[:], remaining_rows = remaining_rows[: len(rows)], remaining_rows[len(rows) :]
-            filled += len(rows)
-            if filled == ROWS_PER_GROUP:
+            num_filled += len(rows)
+            if num_filled == ROWS_PER_GROUP:
                 yield group
-                filled = 0
-    if filled:
-        yield group[:filled]
+                num_filled = 0
+    if num_filled:
+        yield group[:num_filled]
 
 
 def provenance_path(prefix: str) -> str:

@@ -375,14 +375,14 @@ def _end_with_driver() -> None:
 @contextlib.contextmanager
 def _isolate_spawned() -> Iterator[None]:
     """Keep spawned processes from rerunning the calling script and from receiving Ctrl-C, which the driver handles."""
-    main = sys.modules["__main__"]
+    main_module = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    former_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        sys.modules["__main__"] = main
+        signal.pthread_sigmask(signal.SIG_SETMASK, former_mask)
+        sys.modules["__main__"] = main_module
 
 
 def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Exception | None]:

@@ -144,7 +144,7 @@ def merge_shuffled(files: Sequence[SourceFile], path: str, segments: Sequence[Se
         _spool(_read_whole(tokens), path) as spool,
         open_output(path, size_bytes=sum(file.size_bytes for file in files)) as out,
     ):
-        documents = Documents.between(path, np.frombuffer(spool, dtype), bounds)
+        documents = Documents.of_bounds(path, np.frombuffer(spool, dtype), bounds)
         copies = ShuffledDocuments([documents], seed).tokens(0, documents.num_documents)
         pieces = (piece.view(np.uint8).data for piece in copies)
         for chunk in chain(_read_whole([head]), pieces, _read_whole([index])):

@@ -231,23 +231,23 @@ def group_inputs(sizes: Iterable[int], most_bytes: int) -> list[int]:
 
 def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tuple[int, tuple[TextPart, ...]]]:
     """Yield the number of the first input and the parts of each shard."""
-    held: list[TextPart] = []
+    held_parts: list[TextPart] = []
     held_bytes = 0
     for number, file in enumerate(inputs):
-        weight = max(FILE_WEIGHT_BYTES, file.text_bytes)
-        is_small = len(file.parts) == 1 and weight <= shard_bytes // SMALL_PART
+        weight_bytes = max(FILE_WEIGHT_BYTES, file.text_bytes)
+        is_small = len(file.parts) == 1 and weight_bytes <= shard_bytes // SMALL_PART
         if is_small:
-            held += file.parts
-            held_bytes += weight
-            if held_bytes < shard_bytes and not _ends_shard(file, shard_bytes // (2 * weight)):
+            held_parts += file.parts
+            held_bytes += weight_bytes
+            if held_bytes < shard_bytes and not _ends_shard(file, shard_bytes // (2 * weight_bytes)):
                 continue
-        if held:
-            yield number + is_small - len(held), tuple(held)
-            held, held_bytes = [], 0
+        if held_parts:
+            yield number + is_small - len(held_parts), tuple(held_parts)
+            held_parts, held_bytes = [], 0
         if not is_small:
             yield from ((number, (part,)) for part in file.parts)
-    if held:
-        yield len(inputs) - len(held), tuple(held)
+    if held_parts:
+        yield len(inputs) - len(held_parts), tuple(held_parts)
 
 
 def _ends_shard(file: InputFile, interval: int) -> bool:

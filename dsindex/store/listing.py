@@ -74,18 +74,18 @@ def is_match(parts: Sequence[str], pattern_parts: Sequence[str]) -> bool:
     """
     # A key is not a folder, so a last `**` matches any name.
     pattern_parts = [*pattern_parts, "*"] if pattern_parts[-1:] == ["**"] else pattern_parts
-    reached = [True, *(not set(pattern_parts[:place]) - {"**"} for place in range(1, len(pattern_parts) + 1))]
+    is_reached = [True, *(not set(pattern_parts[:place]) - {"**"} for place in range(1, len(pattern_parts) + 1))]
     """For each n, whether the parts so far match the first n parts of the pattern; backtracking could take forever."""
     for part in parts:
-        is_hidden, before, reached = part.startswith("."), reached, [False]
+        is_hidden, was_reached, is_reached = part.startswith("."), is_reached, [False]
         for place, pattern in enumerate(pattern_parts):
             if pattern == "**":  # matches this part and perhaps the next ones, or no part
-                reached[place] |= before[place] and not is_hidden
-                reached.append(reached[place])
+                is_reached[place] |= was_reached[place] and not is_hidden
+                is_reached.append(is_reached[place])
             else:
                 is_seen = not is_hidden or pattern.startswith(".")
-                reached.append(before[place] and is_seen and fnmatchcase(part, pattern))
-    return reached[-1]
+                is_reached.append(was_reached[place] and is_seen and fnmatchcase(part, pattern))
+    return is_reached[-1]
 
 
 def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
@@ -94,10 +94,10 @@ def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
     Raises:
         InputError: If a folder cannot be read, or a bucket cannot be listed.
     """
-    top = f"{folder.rstrip('/')}/"
+    root = f"{folder.rstrip('/')}/"
     # Web consoles mark a folder by an empty object.
-    files = [file for file in _files_in(top) if file[1] is None or file[1].size_bytes]
-    return {tuple(path.removeprefix(top).split("/")): (path, status) for path, status in files}
+    files = [file for file in _files_in(root) if file[1] is None or file[1].size_bytes]
+    return {tuple(path.removeprefix(root).split("/")): (path, status) for path, status in files}
 
 
 def find_with_beginning(beginning: str) -> list[str]:

@@ -92,10 +92,10 @@ class Readable(io.RawIOBase):
     def read_at(self, num_bytes: int, offset: int) -> bytes:
         """Return `num_bytes` from an offset; fewer only at the end."""
         content = bytearray(max(0, min(num_bytes, self.size_bytes - offset)))
-        done = 0
-        while done < len(content) and (count := self.read_into(memoryview(content)[done:], offset + done)):
-            done += count
-        return bytes(content[:done])
+        num_read = 0
+        while num_read < len(content) and (count := self.read_into(memoryview(content)[num_read:], offset + num_read)):
+            num_read += count
+        return bytes(content[:num_read])
 
     def fill(self, buffer: memoryview, offset: int) -> None:
         """Fill a buffer from an offset.
@@ -209,10 +209,10 @@ class LocalFile(Readable):
             return os.preadv(self._descriptor, [view], offset)
         except OSError as error:
             if error.errno == errno.ESTALE:  # the NFS server no longer knows the descriptor, so open the file again
-                fresh = LocalFile(self.path)
-                if (fresh.size_bytes, fresh.version) == (self.size_bytes, self.version):
-                    os.dup2(fresh._descriptor, self._descriptor, inheritable=False)
-                fresh.close()
+                reopened = LocalFile(self.path)
+                if (reopened.size_bytes, reopened.version) == (self.size_bytes, self.version):
+                    os.dup2(reopened._descriptor, self._descriptor, inheritable=False)
+                reopened.close()
             raise
 
     def fileno(self) -> int:
@@ -299,10 +299,10 @@ class BlockDigester:
         """Add the next bytes of the stream."""
         view = _as_bytes(data)
         while len(view):
-            taken = view[: self._room]
-            self._hash.update(taken)
-            self._room -= len(taken)
-            view = view[len(taken) :]
+            chunk = view[: self._room]
+            self._hash.update(chunk)
+            self._room -= len(chunk)
+            view = view[len(chunk) :]
             if self._room == 0:
                 self._finished.append(self._hash.digest())
                 self._hash.reset()
@@ -604,8 +604,8 @@ def walk(folder: str, *, recursive: bool = True) -> Iterator[str]:
         InputError: If a folder cannot be read; os.walk and glob would treat it as empty.
     """
     entries: list[os.DirEntry[str]] = []
-    with reading(folder), contextlib.suppress(*ABSENT), retry(lambda: os.scandir(folder)) as scanned:
-        entries = list(scanned)
+    with reading(folder), contextlib.suppress(*ABSENT), retry(lambda: os.scandir(folder)) as scan:
+        entries = list(scan)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             yield from walk(entry.path) if recursive else ()

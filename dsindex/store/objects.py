@@ -209,7 +209,7 @@ class ObjectReader(Readable):
         self.path, self.size_bytes, self.version = status.path, status.size_bytes, status.version
         self._forwards = range(0)
         """The bytes that are read sequentially."""
-        self._held: deque[_Range] = deque(maxlen=HELD_RANGES)
+        self._held_ranges: deque[_Range] = deque(maxlen=HELD_RANGES)
         self._lock = threading.Lock()
 
     def expect_forwards(self, begin: int, end: int) -> None:
@@ -243,14 +243,14 @@ class ObjectReader(Readable):
 
     def close(self) -> None:
         """Cancel the prefetches that have not begun."""
-        for held_range in () if self.closed else self._held:
+        for held_range in () if self.closed else self._held_ranges:
             held_range.content.cancel()
         super().close()
 
     def _request_ahead(self, offset: int) -> _Range:
         """Return the range that holds the byte at an offset of a sequential read, and prefetch the next ranges."""
-        for passed in [span for span in self._held if self._forwards.start <= span.begin and span.end <= offset]:
-            self._held.remove(passed)
+        for passed in [span for span in self._held_ranges if self._forwards.start <= span.begin and span.end <= offset]:
+            self._held_ranges.remove(passed)
         first = last = self._range_at(offset, RANGE_BYTES)
         for _ in range(RANGES_AHEAD):
             if last.end < self._forwards.stop:
@@ -259,12 +259,12 @@ class ObjectReader(Readable):
 
     def _range_at(self, offset: int, num_bytes: int) -> _Range:
         """Return the range that holds the byte at an offset, and request it unless it is held."""
-        held_range = next((span for span in self._held if span.begin <= offset < span.end), None)
+        held_range = next((span for span in self._held_ranges if span.begin <= offset < span.end), None)
         if held_range is None:
-            size = next((2 * (span.end - span.begin) for span in self._held if span.end == offset), FIRST_BYTES)
+            size = next((2 * (span.end - span.begin) for span in self._held_ranges if span.end == offset), FIRST_BYTES)
             end = min(offset + min(max(size, num_bytes), RANGE_BYTES), self.size_bytes)
             held_range = _Range(offset, end, _start_request(_read_range, self._status, offset, end))
-            self._held.append(held_range)
+            self._held_ranges.append(held_range)
         return held_range
 
 
@@ -321,11 +321,11 @@ class ObjectStore:
         modes: list[PutMode] = ["create"]
         if version is not None:
             e_tag, _, generation = version.partition(" ")
-            pinned: UpdateVersion = {"version": generation} if generation else {}
+            condition: UpdateVersion = {"version": generation} if generation else {}
             # Ceph's radosgw 16 compares ETags without quotation marks.
-            modes = [{**pinned, "e_tag": tag} for tag in dict.fromkeys((e_tag, e_tag.strip('"')))]
-        puts = (self._put(path, data, mode) or self._find_written_version(path, data) for mode in modes)
-        return next(filter(None, puts), None)
+            modes = [{**condition, "e_tag": tag} for tag in dict.fromkeys((e_tag, e_tag.strip('"')))]
+        new_versions = (self._put(path, data, mode) or self._find_written_version(path, data) for mode in modes)
+        return next(filter(None, new_versions), None)
 
     def _put(self, path: str, data: Bytes, mode: PutMode) -> str | None:
         """Write an object and return its version; None if the condition of `mode` is not met."""

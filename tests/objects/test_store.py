@@ -197,7 +197,7 @@ def test_second_driver_is_refused_by_name(place):
 def test_lock_of_a_killed_owner_is_taken_at_once(place):
     """Without a lease of 60 seconds, as the process of this machine is known to have ended."""
     lock_path = f"{place}-lock"
-    command = f"import time; from dsindex.store import lock; held = lock.hold_lock({lock_path!r}, what='x'); "
+    command = f"import time; from dsindex.store import lock; held = lock.hold_lock({lock_path!r}, resource='x'); "
     command += "held.__enter__(); print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) as owner:
         assert owner.stdout.readline() == b"1\n"
@@ -209,7 +209,9 @@ def test_lock_of_a_killed_owner_is_taken_at_once(place):
 
 
 def test_lease_lapses(monkeypatch, store):
-    content = lease._self().replace(b'"host": "', b'"host": "another-').replace(b'"pid": ', b'"pid": 9999999')
+    content = (
+        lease._describe_driver().replace(b'"host": "', b'"host": "another-').replace(b'"pid": ', b'"pid": 9999999')
+    )
     store.put("out/lock", content)
     with pytest.raises(PlanError, match="its lock lapses in"):
         hold_lock("s3://out/lock", resource="x").__enter__()
