@@ -18,7 +18,7 @@ from dsindex._version import __version__
 from dsindex.cli.parser import COMMANDS, load_model, make_parser, read_values
 from dsindex.cli.standard_streams import StandardOutputError, flush_output, prepare_standard_streams
 from dsindex.errors import DsindexError, UsageError, missing_package
-from dsindex.messages import show_name, without_secrets
+from dsindex.messages import remove_secrets, show_name
 from dsindex.options.model import options_of
 from dsindex.runtime.interrupts import raise_missed_stop, stop_on_signals
 from dsindex.store.json_text import encode_json
@@ -131,7 +131,7 @@ def _fail(options: argparse.Namespace | None, error: Exception) -> int:
         error = missing_package(error) or error
     is_debug = getattr(options, "debug", False) and not isinstance(error, UsageError)
     if is_debug:
-        sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
+        sys.stderr.write(remove_secrets("".join(traceback.format_exception(error))))
     if isinstance(error, DsindexError):
         _say("error", *map(str, error.args))
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
@@ -180,7 +180,7 @@ def _say(label: str, message: str, *details: str) -> None:
     is_terminal = sys.stderr.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 0
     for text in (f"{label}: {message}", *details):
-        lines = [show_name(without_secrets(text))]
+        lines = [show_name(remove_secrets(text))]
         if 0 < width < len(lines[0]):
             lines = textwrap.wrap(lines[0], width, break_long_words=False, break_on_hyphens=False)
         word, colon, rest = lines[0].partition(":")

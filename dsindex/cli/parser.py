@@ -234,9 +234,9 @@ def read_values(options: argparse.Namespace) -> dict[str, Any]:
     path = getattr(options, "config_file", None)
     values: dict[str, Any] = {}
     if path:
-        from dsindex.store.config_files import option_names, read_yaml  # loads YAML
+        from dsindex.store.config_files import normalize_option_names, read_yaml  # loads YAML
 
-        values = option_names(read_yaml(path), source=path)
+        values = normalize_option_names(read_yaml(path), source=path)
     excluded_names = ("command", "config_file", "as_json", "debug", "version", "verbose", "ignored")
     flags = {name: value for name, value in vars(options).items() if name not in excluded_names}
     return values | {name: value for name, value in flags.items() if value not in (None, False, [])}

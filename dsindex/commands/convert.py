@@ -34,7 +34,7 @@ from dsindex.formats.pbin import (
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.publish import write_new_files
 from dsindex.store.read import input_status, is_stored
-from dsindex.store.urls import absolute, as_prefix
+from dsindex.store.urls import absolute, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,16 +66,16 @@ def convert_dataset(config: ConvertCommand) -> ConvertResult:
     source, destination, seed = config.source, config.destination, config.shuffle_documents
     version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
     if not source.endswith(".pbin"):
-        prefix = as_prefix(source)
+        prefix = prefix_of(source)
         if not destination.endswith(".pbin"):
-            return shuffle_indexed([prefix], as_prefix(destination), seed or 0)
+            return shuffle_indexed([prefix], prefix_of(destination), seed or 0)
         return convert_to_pbin(
             prefix, destination, version=version or CURRENT_VERSION, flatten=config.flatten, seed=seed
         )
     if destination.endswith(".pbin"):
         return convert_version(source, destination, version=version or CURRENT_VERSION, seed=seed)
     dtype = np.dtype(config.token_type) if config.token_type else None
-    return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype, seed=seed)
+    return convert_to_indexed(source, prefix_of(destination), version=version, dtype=dtype, seed=seed)
 
 
 def convert_to_pbin(

@@ -93,7 +93,7 @@ def merge_range(task: MergeRange) -> str:
 
 
 def check_merged(path: str, begin: int, line: RangeMerged | FileComplete) -> bool:
-    """Tell whether bytes that an earlier run wrote still match its record; of an object, only the size is checked.
+    """Tell whether bytes that an earlier run wrote still match its record; objects are compared by size only.
 
     Args:
         path: A token file, or another file of an output.
@@ -154,7 +154,7 @@ def merge_shuffled(files: Sequence[SourceFile], path: str, segments: Sequence[Se
 
 @contextlib.contextmanager
 def _spool(chunks: Iterable[Bytes], path: str) -> Iterator[mmap.mmap | bytes]:
-    """Hold bytes of the file at `path` in an unnamed temporary file, to read them in any order."""
+    """Hold bytes for the file at `path` in an unnamed temporary file, to read them in any order."""
     with writing(path), tempfile.TemporaryFile(dir=_temporary_folder(path)) as file:
         for chunk in chunks:
             file.write(chunk)
