@@ -50,7 +50,7 @@ def test_a_file_is_told_by_its_content_not_its_name(tmp_path):
             assert detect_form(file, shown_as="text.jsonl").container == container
 
 
-@pytest.mark.parametrize(("name", "content", "said"), [
+@pytest.mark.parametrize(("name", "content", "message"), [
     ("x.jsonl.gz", TEXT, r"this is not gzip data, as its name says: it begins with b'\{"),
     ("x.jsonl", b"PK\x03\x04rest", "this is a zip archive\nhint: unpack it"),
     ("x.jsonl", b"\x04\x22\x4d\x18rest", "this is lz4 data"),
@@ -62,10 +62,10 @@ def test_a_file_is_told_by_its_content_not_its_name(tmp_path):
     ("x.jsonl", "{}".encode("utf-32-be"), "this is text in UTF-32"),
     ("x.tar", bytes(257) + b"ustar\x00" + bytes(300), "this is a tar archive"),
 ])  # fmt: skip
-def test_other_content_is_refused_by_its_kind(tmp_path, name, content, said):
+def test_other_content_is_refused_by_its_kind(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)
-    with open_readable(str(path)) as file, pytest.raises(InputError, match=said):
+    with open_readable(str(path)) as file, pytest.raises(InputError, match=message):
         detect_form(file, shown_as=name)
 
 
@@ -73,13 +73,13 @@ def test_other_content_is_refused_by_its_kind(tmp_path, name, content, said):
 def test_a_file_that_is_cut_off_or_damaged_is_refused_with_its_member(tmp_path, name):
     content = COMPRESSORS[name](TEXT)
     path, container = write(tmp_path, name, content)
-    said = rf"the {container} \w+ that begins at byte \d+ "
+    message = rf"the {container} \w+ that begins at byte \d+ "
     for size in (20, 40):
         Path(path).write_bytes(content[:size])
-        with pytest.raises(InputError, match=f"{said}is cut off"):
+        with pytest.raises(InputError, match=f"{message}is cut off"):
             decode(path, container)
     Path(path).write_bytes(content[:30] + bytes([content[30] ^ 0x55]) + content[31:])
-    with pytest.raises(InputError, match=f"{said}is "):
+    with pytest.raises(InputError, match=f"{message}is "):
         decode(path, container)
 
 
