@@ -418,10 +418,8 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
         elif existing_path := next(filter(find, output.artifact.finals), None):
             difference = f"{os.path.basename(existing_path)} exists already, and no manifest says that dsindex made it"
         if difference and not replaces:
-            raise PlanError(
-                f"{output.prefix}: output of other inputs or options is here: {difference}",
-                hint="choose another place for the output, or replace it with --replace",
-            )
+            hint = "choose another place for the output, or replace it with --replace"
+            raise PlanError(f"{output.prefix}: output of other inputs or options is here: {difference}", hint=hint)
         if manifest and not difference and files_have_recorded_sizes(output.prefix, manifest):
             manifests.append(manifest)
     return manifests if len(manifests) == len(outputs) else []

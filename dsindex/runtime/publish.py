@@ -349,9 +349,8 @@ def _sync_folder(folder: str) -> None:
 def _withdraw(paths: Iterable[str]) -> None:
     for path in paths:
         if remaining := store_of(path).delete([path]):
-            raise OutputError(
-                f"{remaining[0]}: cannot be removed to make room for a new file", hint="remove it, and run again"
-            )
+            hint = "remove it, and run again"
+            raise OutputError(f"{remaining[0]}: cannot be removed to make room for a new file", hint=hint)
 
 
 def _rename(partial: str, final: str) -> None:
