@@ -314,13 +314,10 @@ def _refuse_table_formats(folder: str, names: Mapping[Parts, set[str]]) -> None:
     for place, names_inside in names.items():
         is_iceberg = any(name.endswith(".metadata.json") for name in names.get((*place, "metadata"), ()))
         if "_delta_log" in names_inside or is_iceberg:
-            table = "an Iceberg table" if is_iceberg else "a Delta table"
-            raise InputError(
-                f"{join_path(folder, '/'.join(place))}: this is {table}, whose log says which of its files count",
-                hint="export the rows as Parquet, for example COPY (FROM "
-                + ("iceberg_scan" if is_iceberg else "delta_scan")
-                + "('FOLDER')) TO 'rows.parquet' in DuckDB",
-            )
+            path = join_path(folder, "/".join(place))
+            table, scan = ("an Iceberg table", "iceberg_scan") if is_iceberg else ("a Delta table", "delta_scan")
+            hint = f"export the rows as Parquet, for example COPY (FROM {scan}('FOLDER')) TO 'rows.parquet' in DuckDB"
+            raise InputError(f"{path}: this is {table}, whose log says which of its files count", hint=hint)
 
 
 class _DataFile(Struct):

@@ -87,11 +87,6 @@ def ranges_of(begin: int, end: int) -> range:
     return range(begin // RANGE_BYTES, -(-end // RANGE_BYTES))
 
 
-def begin_of(number: int) -> int:
-    """Return the byte of a token file at which a range begins."""
-    return number * RANGE_BYTES
-
-
 @dataclass(kw_only=True, eq=False)
 class Output:
     """A dataset that a job assembles from segments, which are appended in order."""
@@ -128,14 +123,9 @@ class Output:
         return Artifact(finals=finals, plan_id=self.plan_id)
 
     @property
-    def is_in_bucket(self) -> bool:
-        """Whether its files are objects in a bucket."""
-        return self.artifact.is_in_bucket
-
-    @property
     def has_ranges(self) -> bool:
         """Whether its token file is merged in ranges; otherwise one task writes the whole file."""
-        return not self.is_in_bucket and self.seed is None
+        return not self.artifact.is_in_bucket and self.seed is None
 
     @property
     def all_suffixes(self) -> tuple[str, ...]:

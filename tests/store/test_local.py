@@ -64,7 +64,7 @@ def test_sync_folder_forgives_only_what_the_file_system_cannot_do(tmp_path, monk
 
     monkeypatch.setattr(os, "fsync", refuse)
     is_fault = number == errno.EIO
-    with pytest.raises(OSError, match="Input/output error") if is_fault else contextlib.nullcontext():
+    with pytest.raises(OutputError, match=f"{tmp_path}: cannot be written .Input/output error") if is_fault else contextlib.nullcontext():
         storage.sync_folder(str(tmp_path))
 
 
