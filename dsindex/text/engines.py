@@ -433,7 +433,7 @@ def _can_overlap(first: str, second: str) -> bool:
 # Texts that both engines must encode alike before gigatoken is used; they exercise every option of tokenizers.
 
 PROBED_ADDED_TOKENS = 64
-"""Most added tokens to probe, so that probing takes at most 0.1 s."""
+"""Limit on the added tokens to probe, so that probing takes at most 0.1 s."""
 
 FIXED_PROBES = (
     "", " ", "  ", "\n", "\r\n", "\t \t", "\0", "a\0b", "\u00a0x\u2003y\u3000z", " leading", "trailing ", "a" * 300,

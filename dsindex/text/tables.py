@@ -275,7 +275,7 @@ def _measure_groups(parquet_file: pq.ParquetFile, names: Sequence[str] | None) -
 
 
 def _holds_texts_or_ids(kind: pa.DataType) -> bool:
-    """Whether a column holds strings, or lists of strings, of ids or of lists of ids."""
+    """Whether a column holds strings, lists of strings, lists of ids, or lists of lists of ids."""
     value_type = kind.value_type if is_list(kind) else kind
     value_type = value_type.value_type if pa.types.is_dictionary(value_type) else value_type
     if any(name in str(value_type) for name in ("string", "binary", "null")) and not pa.types.is_nested(value_type):
