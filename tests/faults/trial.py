@@ -26,6 +26,8 @@ COMPLETING = re.compile(
 """A file that says to a reader that the others of its dataset, cache or export are complete."""
 LEFT = r"\.build/|/w\.build|\.partial|\.tmp|\.commit|\.withdrawn|-lock"
 """Files of ours that are not published."""
+OTHERS = r"\.build/|(\.progress|-dsindex)\.json$"
+"""Files that are not compared while a dataset, cache or export stands."""
 READ = "(in|out|first|elsewhere|chat.yaml)"
 """What a run reads in the folder of its job."""
 PUBLISHED = r"(?!x[^/ ]*\.build(/|$))(?!.*(\.partial$|progress|-lock))"
@@ -413,20 +415,13 @@ def check_said(lines):
 
 def check_what_stands(found, before, expected):
     """Check that what is complete to a reader is all from before the job, or all as it will be."""
-    for name, match in (
-        (name, match)
-        for name in found
-        if (match := COMPLETING.fullmatch(name)) and not re.search(r"\.build/|\.partial/", name)
-    ):
-        stem, end = match["stem"], match["end"]
+    for match in filter(None, map(COMPLETING.fullmatch, found)):
+        name, stem, end = match[0], match["stem"], match["end"]
+        if re.search(r"\.build/|\.partial/", name):
+            continue
         for source in (before, expected):
             own = [f"{stem}.bin"] if end == ".idx" else [each for each in source if each.startswith(stem + end[0])]
-            own = [each for each in own if ".build/" not in each]
-            own = (
-                []
-                if end == ".pbin"
-                else [each for each in own if each in source and not each.endswith((".progress.json", "-dsindex.json"))]
-            )
+            own = [each for each in own if each in source and not re.search(OTHERS, each)] if end != ".pbin" else []
             if all(found.get(each) == source.get(each) for each in (name, *own)):
                 break
         else:
