@@ -100,9 +100,8 @@ class Trial:
         began = time.monotonic()
         ended = self.zygote.run(self.folder / "run", words, strike, stdin=stdin, range_bytes=self.job.range_bytes)
         shown = f"dsindex {shlex.join(words)}" + (f" < {stdin}" if stdin != os.devnull else "")
-        shown += (
-            f"  # {strike.what} at {'read' if strike.reads else 'call'} {strike.at} {strike.place}" if strike else ""
-        )
+        if strike:
+            shown += f"  # {strike.what} at {'read' if strike.reads else 'call'} {strike.at} {strike.place}"
         self.log.append(f"{shown}: {ended.code} after {time.monotonic() - began:.1f} s; {ended.struck or ''}")
         said = ended.errors.strip().splitlines()
         if ended.code not in {0, -9}:
@@ -172,9 +171,8 @@ class Trial:
             place = f"{self.folder}/{READ}"
         elif event.what.endswith(" partial"):  # a file that is complete, before its size is compared and it is renamed
             target = f"{self.out}::\\.(bin|pbin|idx|parquet|zst)\\.[0-9a-f]+\\.partial$"
-            return Strike(
-                at=0, what=what, place=r"manifest\.json\.[0-9a-f]+\.partial", target=target, seed=self.job.seed
-            )
+            place = r"manifest\.json\.[0-9a-f]+\.partial"
+            return Strike(at=0, what=what, place=place, target=target, seed=self.job.seed)
         elif event.is_publishing:
             place = f"{self.folder}/(out|first)/{PUBLISHED}"
         if event.what in DAMAGES:
@@ -290,9 +288,8 @@ class Trial:
     def check_nothing_changed(self):
         """Check that a command without a work folder leaves nothing if it fails."""
         found, expected = snapshot(self.out), self.before_job | self.expected
-        left = sorted(
-            name for name in found if found[name] != expected.get(name) and not name.endswith(".progress.json")
-        )
+        left = sorted(name for name in found if found[name] != expected.get(name))
+        left = [name for name in left if not name.endswith(".progress.json")]
         if left and not any(name.endswith(".commit") for name in left):  # which the next run carries out
             raise Failed(f"left over after a failure: {kind_of(left[0])}")
 
