@@ -41,8 +41,8 @@ def split_unit(text: str) -> tuple[Fraction | None, str]:
     >>> split_unit("1.5 GB"), split_unit("40%"), split_unit("-3")
     ((Fraction(3, 2), 'gb'), (Fraction(40, 1), '%'), (None, '-3'))
     """
-    found = _AMOUNT.fullmatch(text)
-    return (None, text) if found is None else (Fraction(found[1]), found[2].lower())
+    match = _AMOUNT.fullmatch(text)
+    return (None, text) if match is None else (Fraction(match[1]), match[2].lower())
 
 
 def count(number: int, noun: str) -> str:
@@ -60,7 +60,7 @@ def format_size(size_bytes: float) -> str:
     >>> format_size(17), format_size(3400), format_size(7_300_000), format_size(2.5e13)
     ('17 B', '3.4 kB', '7.3 MB', '25.0 TB')
     """
-    return _scaled(size_bytes, ("B", "kB", "MB", "GB", "TB"))
+    return _scale_value(size_bytes, ("B", "kB", "MB", "GB", "TB"))
 
 
 def short_number(value: float) -> str:
@@ -69,18 +69,18 @@ def short_number(value: float) -> str:
     >>> short_number(999), short_number(1_102_275), short_number(12_345), short_number(3.2e9)
     ('999', '1.1 M', '12.3 k', '3.2 B')
     """
-    return _scaled(value, ("", "k", "M", "B", "T")).rstrip()
+    return _scale_value(value, ("", "k", "M", "B", "T")).rstrip()
 
 
-def _scaled(value: float, units: Sequence[str]) -> str:
+def _scale_value(value: float, units: Sequence[str]) -> str:
     if abs(value) < 999.5:
         return f"{value:,.0f} {units[0]}"
-    *inner, last = units[1:]
-    for unit in inner:
+    *inner_units, last_unit = units[1:]
+    for unit in inner_units:
         value /= 1000
         if abs(value) < 999.95:
             return f"{value:,.1f} {unit}"
-    return f"{value / 1000:,.1f} {last}"
+    return f"{value / 1000:,.1f} {last_unit}"
 
 
 def show_percent(share: Fraction | float) -> str:
@@ -104,20 +104,18 @@ def show_epochs(epochs: float) -> str:
     return f"{epochs:,.0f}" if epochs >= 1000 else f"{epochs:.4g}"
 
 
-def without_secrets(text: str) -> str:
+def remove_secrets(text: str) -> str:
     """Remove user information and queries from all addresses in a text.
 
-    >>> without_secrets("got https://me:pw@host/a.jsonl?sig=9f86d0, not s3://bucket/part-?.jsonl")
+    >>> remove_secrets("got https://me:pw@host/a.jsonl?sig=9f86d0, not s3://bucket/part-?.jsonl")
     'got https://host/a.jsonl, not s3://bucket/part-?.jsonl'
     """
     if "://" not in text:
         return text
-    return _IN_TEXT.sub(
-        lambda found: without_credentials(found[1], found[2], end=_END_OF_CLAUSE.search(found[2])), text
-    )
+    return _IN_TEXT.sub(lambda match: remove_credentials(match[1], match[2], end=_END_OF_CLAUSE.search(match[2])), text)
 
 
-def without_credentials(scheme: str, rest: str, *, end: re.Match[str] | None = None) -> str:
+def remove_credentials(scheme: str, rest: str, *, end: re.Match[str] | None = None) -> str:
     """Return an address without user information and query, but with the punctuation that follows it."""
     server, _, path = rest.partition("/")
     port = re.fullmatch(r"[^[]*:(.*)", server)
@@ -143,5 +141,5 @@ def show_name(name: str) -> str:
 
 def show_value(value: object) -> str:
     """Return the repr of a value on one line, without secrets, shortened if it is long."""
-    shown = show_name(without_secrets(repr(value)))
+    shown = show_name(remove_secrets(repr(value)))
     return shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}…"

@@ -2,8 +2,6 @@
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -59,14 +57,3 @@ def test_only_the_store_tells_objects_from_files():
     """But for text that becomes a location, and datasets that only a disk can have."""
     asked = {name for name, path in MODULES.items() if re.search(r"\bis_url\(|isinstance\(.*Url", path.read_text())}
     assert {name for name in asked if room_of(name) != "store"} == {"dsindex.datasets.detect"}
-
-
-def test_library_imports_nothing_heavy():
-    """`import dsindex` and its formats stay cheap: what is slow to import loads when it is used."""
-    code = (
-        "import sys, dsindex, dsindex.formats.mmididx, dsindex.runtime.tokenize, dsindex.runtime.merge;"
-        "import dsindex.cli.main;"
-        "print(sorted({'ray','awkward','numba','pyarrow.json','gigatoken','jinja2','torch'} & set(sys.modules)))"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"

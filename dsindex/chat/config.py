@@ -190,21 +190,18 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         if self.message_construction:
             self._check_construction()
         elif self.loss_masking_jq_patterns:
-            raise ValueError(
-                "loss_masking_jq_patterns needs message_construction; a chat template marks what is trained on"
-            )
+            problem = "loss_masking_jq_patterns needs message_construction; a chat template marks what is trained on"
+            raise ValueError(problem)
         if self.chat_template is not None and self.chat_template_file is not None:
             raise ValueError("set chat_template or chat_template_file, not both")
         begin, end = self.b_include_to_loss_token, self.e_include_to_loss_token
         if (begin is None) != (end is None) or (begin is not None and begin == end):
-            raise ValueError(
-                "b_include_to_loss_token and e_include_to_loss_token must be two different tokens, or absent"
-            )
+            problem = "b_include_to_loss_token and e_include_to_loss_token must be two different tokens, or absent"
+            raise ValueError(problem)
         if begin is not None and self.learn != "all":
             raise ValueError(f"learn: {self.learn} needs {{% generation %}} rather than markers")
-        if (self.reasoning == "mask" and begin is not None) or (
-            self.reasoning != "learn" and self.message_construction
-        ):
+        masks_by_markers = self.reasoning == "mask" and begin is not None
+        if masks_by_markers or (self.reasoning != "learn" and self.message_construction):
             raise ValueError(f"reasoning: {self.reasoning} needs a chat template, and mask one without markers")
         for name in RESERVED_VARIABLES:
             if name in self.template_variables:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from dsindex.chat.conversations import (
     last_turn,
     map_role,
-    masked_spans,
     message_role,
     message_spans,
     message_text,
+    parse_spans,
     read_flag,
     require,
 )
@@ -89,10 +89,8 @@ class MessageConstruction:
         self._masks = [parse_mask_pattern(pattern) for pattern in config.loss_masking_jq_patterns]
         for mask in self._masks:
             if mask.field not in names:
-                raise InputError(
-                    f"loss_masking_jq_patterns: {mask.pattern!r} masks the field {mask.field!r}, which is not in "
-                    f"message_construction ({', '.join(names)})"
-                )
+                problem = f"{mask.pattern!r} masks the field {mask.field!r}, which is not in message_construction"
+                raise InputError(f"loss_masking_jq_patterns: {problem} ({', '.join(names)})")
         masked_fields = [mask.field for mask in self._masks if mask.selector == "true"]
         self._optional = frozenset(masked_fields if config.optional_fields is None else config.optional_fields)
         spans = {_spans_name(name): pattern for name, pattern in config.loss_masking_spans.items()}
@@ -115,11 +113,9 @@ class MessageConstruction:
             if value is not None:
                 fields[name] = value
             elif name not in self._optional:
-                raise RecordProblem(
-                    "missing-field",
-                    f"field {name!r}: the pattern `{pattern}` matches nothing; add the field to `optional_fields` if "
-                    "records may lack it",
-                )
+                remedy = "add the field to `optional_fields` if records may lack it"
+                problem = f"field {name!r}: the pattern `{pattern}` matches nothing; {remedy}"
+                raise RecordProblem("missing-field", problem)
         return fields
 
     def build_parts(self, fields: Mapping[str, Any], answers: PatternAnswers) -> list[PromptPart]:
@@ -133,7 +129,7 @@ class MessageConstruction:
         parts = [part for name in names for part in self._field_parts(name, fields[name])]
         for number, part in enumerate(parts):
             if part.place[0] in self._config.loss_masking_spans and not part.is_message:
-                spans = masked_spans(answers.value(_spans_name(part.place[0])), part.text, f"field {part.place[0]!r}")
+                spans = parse_spans(answers.value(_spans_name(part.place[0])), part.text, f"field {part.place[0]!r}")
                 parts[number] = replace(part, masked_spans=tuple(sorted(spans)))
         if not any(part.text for part in parts):
             raise RecordProblem("no-turns", "the record has no text")

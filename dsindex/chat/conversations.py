@@ -37,12 +37,13 @@ TURN_KEYS = ("messages", "conversations", "conversation")
 """Keys under which a record may have its list of turns."""
 CALLS_KEY = "answers"
 """Key of an answer that is a list of tool calls, as in xLAM's data."""
-QUESTION_KEYS = ("prompt", "query", "question", "problem", "instruction", "input", "inputs", "human", "user")
+QUESTION_KEYS = ("instruction", "prompt", "query", "question", "problem", "input", "inputs", "human", "user")
 ANSWER_KEYS = (
     *("completion", "response", "output", "generated_solution", "solution", "answer", "targets", "assistant"),
     CALLS_KEY,
 )
-"""Keys of a question and of its answer, in a record or a turn; the first key in each list that has a value is used."""
+"""Keys of a question and of its answer, in a record or a turn; the first key in each list that has a value is used.
+`instruction` comes first, because some of Alpaca's variants have a `prompt` that includes the answer."""
 CONTEXT_KEYS = ("input", "context")
 """Keys of texts that are appended to an `instruction`, as in Alpaca and Dolly."""
 IGNORED_KEYS = ("chosen", "rejected", "rejected_response", "rejected_messages", "tool_choice", "parallel_tool_calls")
@@ -52,13 +53,16 @@ TEXT_KEYS = ("content", "value")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 """Keys of a message's reasoning, in transformers' order of precedence. A template may read any of them, so the
 reasoning is passed under all three."""
+SYSTEM_KEYS = ("system", "system_prompt")
 ARGUMENT_KEYS = ("arguments", "parameters")
+CALL_KEYS = (*ARGUMENT_KEYS, "args", "input")
+"""Keys of a call's arguments; LangChain has `args`, Anthropic has `input`."""
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of tool results. They do not end a turn: the model continues after them."""
 
 MESSAGE_KEYS = (
     *("tools", "functions", "function_calls", "documents", "label"),
-    *("reasoning_details", "thinking_blocks", "refusal"),
+    *("reasoning_details", "thinking_blocks", "refusal", "tool_plan", "tool_responses", "channel", "recipient"),
 )
 """Keys of a message that few templates write; a record gets a note if it has one that its template never mentions."""
 
@@ -70,7 +74,7 @@ LEARN_KEYS: Mapping[str, bool] = {
 """Flags (true, false, 1 or 0) of a turn or a record -> the value that means "train on it". A turn with several flags is
 trained on only if all of them say so. Flags are never passed to templates."""
 UNWANTED_KEYS = ("label", "kto_tag")
-"""Keys of a record that are false if a model should avoid the answer, as in KTO's data."""
+"""Keys of a record that are false or 0 if a model should avoid the answer, as in KTO's data."""
 SPAN_KEYS = ("train_detail", "training_detail", "loss_masking_spans")
 """Keys of a turn with spans of its text: axolotl's objects of `begin_offset`, `end_offset` (the last character) and
 `train`, or Fast-LLM's pairs of first and last character, which mask the text between them."""
@@ -138,13 +142,7 @@ class ConversationReader:
             RecordProblem: If the line is not a JSON object, `read` refuses the record, or a text has a lone surrogate.
         """
         conversation = self.read(parse_record(line))
-        if _SURROGATE.search(line):
-            texts = [*strings_in([conversation.variables, conversation.messages])]
-            try:
-                "".join(texts).encode()  # much faster than one call for each text
-            except UnicodeEncodeError:
-                for text in texts:
-                    check_text(text)
+        check_texts(line, [conversation.variables, conversation.messages])
         return conversation
 
     def read(self, record: Mapping[str, Any]) -> Conversation:
@@ -186,8 +184,9 @@ class ConversationReader:
                 spans_by_position[position] = spans
             if role == self._reply_role and is_trained:
                 trained.add(position)
-        if read_flag(record, "") is False or any(record.get(key) is False for key in UNWANTED_KEYS):
-            raise RecordProblem("no-trained-tokens", "a key of the record says that it is not to be trained on")
+        if read_flag(record, "") is False or any(record.get(key) == 0 for key in UNWANTED_KEYS):
+            flags = ", ".join(f"`{key}`" for key in (*LEARN_KEYS, *UNWANTED_KEYS) if key in record)
+            raise RecordProblem("no-trained-tokens", f"the record says that it is not to be trained on: {flags}")
         for position, call_messages in calls.items():
             _merge_calls(messages[position], call_messages, notes)
         trained = self._keep_trainable(messages, trained)
@@ -226,15 +225,17 @@ class ConversationReader:
         """Return the turns of a record, at least one, and how many of them belong to the prompt."""
         turns_field = self._config.turns_field
         keys = TURN_KEYS if turns_field is None else (turns_field,)
-        key = next((key for key in keys if record.get(key) is not None), None)
-        pair = None if key is not None or turns_field is not None else find_pair(record)
-        ignored = {*IGNORED_KEYS}
-        if key is not None:
-            turns, num_prompt_turns = _read_turns(record[key], key), 0
-        elif pair is not None:
+        key = _find_key(record, keys)
+        has_turns = key is not None and not _is_empty(record[key])
+        pair = None if has_turns or turns_field is not None else find_pair(record)
+        system_key = _find_key(record, SYSTEM_KEYS)
+        ignored = {*IGNORED_KEYS, *SYSTEM_KEYS}.difference([key, system_key])
+        if pair is not None:
             turns, num_prompt_turns = _read_pair(record, pair)
             contexts = CONTEXT_KEYS if pair[0] == "instruction" else ()
             ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
+        elif key is not None:
+            turns, num_prompt_turns = _read_turns(record[key], key), 0
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
             choices, shown = " or ".join(keys) + ("" if turns_field else pairs), show_value(", ".join([*record][:8]))
@@ -242,8 +243,8 @@ class ConversationReader:
         if not turns:
             raise RecordProblem("no-turns", "the conversation has no messages")
         notes.update(key for key in ignored.intersection(record) if not _is_empty(record[key]))
-        system = record.get("system") if record.get("system") is not None else record.get("system_prompt")
-        if system is None or not require(system, str, "`system`"):
+        system = "" if system_key is None else require(record[system_key], str, f"`{system_key}`")
+        if not system:
             return turns, num_prompt_turns
         first = turns[0] if isinstance(turns[0], dict) else {}
         if any(str(first.get(key)).lower() == "system" for key in ROLE_KEYS):
@@ -287,7 +288,7 @@ class ConversationReader:
             message.pop("tool_calls", None)
         if "tool_calls" in message:
             calls = read_objects(tool_calls, f"{where}: `tool_calls`")
-            message["tool_calls"] = [change_call(call, arguments=_find_arguments(function_of(call))) for call in calls]
+            message["tool_calls"] = [_complete_call(call, where) for call in calls]
         elif is_call and (text := content_text(message)).strip():
             surrounding_text, message["tool_calls"], is_reordered = _parse_calls(text, where, self._tag_pairs)
             notes.update([REORDERED_REPLY] if is_reordered else [])
@@ -337,9 +338,14 @@ def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
 
 def find_pair(record: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the keys under which a record or a turn has a question and its answer; None if one is missing."""
-    question_key = next((key for key in QUESTION_KEYS if record.get(key) is not None), None)
-    answer_key = next((key for key in ANSWER_KEYS if record.get(key) is not None), None)
+    question_key, answer_key = _find_key(record, QUESTION_KEYS), _find_key(record, ANSWER_KEYS)
     return None if question_key is None or answer_key is None else (question_key, answer_key)
+
+
+def _find_key(record: Mapping[str, Any], keys: Sequence[str]) -> str | None:
+    """Return the first key with a value that is not empty, or else the first whose value is not null."""
+    given_keys = [key for key in keys if record.get(key) is not None]
+    return next((key for key in given_keys if not _is_empty(record[key])), next(iter(given_keys), None))
 
 
 def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
@@ -386,7 +392,7 @@ def message_text(message: Mapping[str, Any], number: int) -> str:
     """
     for key in TEXT_KEYS:
         if message.get(key) is not None:
-            return content_text({"content": _read_content(key, message[key], number)})
+            return join_parts(_read_content(key, message[key], number))
     raise RecordProblem("missing-field", f"message {number}: it has no text under `content` or `value`")
 
 
@@ -398,10 +404,8 @@ def map_role(role: str, roles: Mapping[str, str], where: str) -> str:
     """
     mapped_role = roles.get(role) or roles.get(role.lower())
     if mapped_role is None:
-        known_roles = ", ".join(sorted(roles))
-        raise RecordProblem(
-            "unknown-role", f"{where}: unknown role {show_value(role)}; add it to `role_mapping` (known: {known_roles})"
-        )
+        problem = f"unknown role {show_value(role)}; add it to `role_mapping` (known: {', '.join(sorted(roles))})"
+        raise RecordProblem("unknown-role", f"{where}: {problem}")
     return mapped_role
 
 
@@ -422,19 +426,20 @@ def parse_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def read_objects(value: object, name: str) -> list[dict[str, Any]]:
-    """Return a list of objects; the list and each object may be stored as JSON text.
+    """Return a list of objects; the list, each object and its `function` may be stored as JSON text.
 
     Raises:
-        RecordProblem: If the value is not a list of objects.
+        RecordProblem: If the value is neither a list of objects nor empty.
 
-    >>> read_objects(['{"name": "f"}'], "`tools`")
-    [{'name': 'f'}]
+    >>> read_objects(['{"name": "f"}'], "`tools`"), read_objects("", "`tools`")
+    ([{'name': 'f'}], [])
     """
     decoded = parse_json(value)
-    if isinstance(decoded, str) and not decoded.strip():
+    if _is_empty(decoded):
         return []
     items = enumerate(require(decoded, list, name), 1)
-    return [require(parse_json(item), dict, f"{name}: item {number}") for number, item in items]
+    objects = [require(parse_json(item), dict, f"{name}: item {number}") for number, item in items]
+    return [{**item, "function": parse_json(item["function"])} if "function" in item else item for item in objects]
 
 
 def require(value: object, kind: type[_T], where: str) -> _T:
@@ -512,8 +517,8 @@ def _read_pair(record: Mapping[str, Any], pair: tuple[str, str]) -> tuple[list[A
         turns.append({"role": "user", "content": "\n\n".join(require(record[key], str, f"`{key}`") for key in keys)})
     num_prompt_turns = len(turns) if isinstance(question, list) else 0
     if answer_key == CALLS_KEY:
-        calls = reply if isinstance(reply, str) else json.dumps(reply, ensure_ascii=False)
-        reply = [{"role": "tool_call", "content": calls}]
+        calls = [_read_call(call, f"`{CALLS_KEY}`") for call in read_objects(reply, f"`{CALLS_KEY}`")]
+        reply = [{"role": "assistant", "tool_calls": calls}]
     elif not isinstance(reply, list):
         reply = [{"role": "assistant", "content": require(reply, str, f"`{answer_key}`")}]
     return turns + reply, num_prompt_turns
@@ -530,8 +535,10 @@ def _find_messages(value: object) -> object:
 def _read_content(key: str, value: object, number: int) -> str | list[dict[str, str]]:
     if isinstance(value, str):
         return value
-    parts = enumerate(require(value, list, f"message {number}: `{key}`"), 1)
-    return [_read_part(part, f"message {number}, part {place}") for place, part in parts]
+    if not isinstance(value, list):
+        what = f"`{key}` is {type_name(value)}, not a text or a list of parts"
+        raise RecordProblem("bad-field", f"message {number}: {what}")
+    return [_read_part(part, f"message {number}, part {place}") for place, part in enumerate(value, 1)]
 
 
 def _read_part(part: object, where: str) -> dict[str, str]:
@@ -545,10 +552,14 @@ def _read_part(part: object, where: str) -> dict[str, str]:
     return {"type": "text", "text": require(part.get("text"), str, f"{where}: `text`")}
 
 
-def content_text(message: Message) -> str:
-    """Return the text of a message's content, with its parts joined; empty if there is no content."""
-    content = message.get("content", "")
+def join_parts(content: str | Sequence[dict[str, Any]]) -> str:
+    """Return the text of a content, which is a text or a list of text parts."""
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def content_text(message: Mapping[str, Any]) -> str:
+    """Return the text of a message's content; empty if there is no content."""
+    return join_parts(message.get("content") or "")
 
 
 def function_of(call: dict[str, Any]) -> dict[str, Any]:
@@ -562,12 +573,6 @@ def change_call(call: dict[str, Any], **changes: object) -> dict[str, Any]:
     function = function_of(call)
     new_function = {**function, **changes}
     return new_function if function is call else {**call, "function": new_function}
-
-
-def _find_arguments(function: Mapping[str, Any]) -> object:
-    """Return the arguments of a call; `{}` for a call without arguments, for which APIs write null or an empty text."""
-    values = (function.get(key) for key in ARGUMENT_KEYS)
-    return next((value for value in values if parse_json(value) not in (None, "")), {})
 
 
 def _merge_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
@@ -651,14 +656,26 @@ def _unquote_arguments(text: str) -> str:
     return "".join([*pieces, text[position:]])
 
 
+def _complete_call(call: object, where: str) -> dict[str, Any]:
+    """Return a call in the same form, with `arguments` in any case.
+
+    Raises:
+        RecordProblem: If it has no name.
+    """
+    function = function_of(call) if isinstance(call, dict) else {}
+    if not isinstance(call, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
+    candidates = (function.get(key) for key in CALL_KEYS)
+    # APIs write null or an empty text for a call without arguments.
+    return change_call(call, arguments=next((value for value in candidates if parse_json(value) not in (None, "")), {}))
+
+
 def _read_call(call: object, where: str) -> dict[str, Any]:
     """Return a call in OpenAI's format; arguments that are JSON text are parsed."""
-    call_object: dict[str, Any] = call if isinstance(call, dict) else {}
-    function = function_of(call_object)
-    if not isinstance(function.get("name"), str):
-        raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
+    call_object = _complete_call(call, where)
     id_fields = {key: value for key, value in call_object.items() if key in ("id", "index")}
-    name_and_arguments = {"name": function["name"], "arguments": parse_json(_find_arguments(function))}
+    function = function_of(call_object)
+    name_and_arguments = {"name": function["name"], "arguments": parse_json(function["arguments"])}
     return {**id_fields, "type": "function", "function": name_and_arguments}
 
 
@@ -676,10 +693,10 @@ def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> lis
     if len(turn) == 2 and isinstance(turn.get("content", turn.get("value")), str):
         return []
     content = next((turn[key] for key in TEXT_KEYS if isinstance(turn.get(key), (str, list))), "")
-    text = content_text({"content": content})
+    text = join_parts(content)
     spans: list[CharacterSpan] = []
     for key in SPAN_KEYS:
-        spans += masked_spans(turn.get(key), text, f"message {number}: `{key}`")
+        spans += parse_spans(turn.get(key), text, f"message {number}: `{key}`")
     position = 0
     for part in content if isinstance(content, list) else []:
         end = position + len(part["text"])
@@ -692,13 +709,13 @@ def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> lis
     return spans
 
 
-def masked_spans(value: object, text: str, name: str) -> list[CharacterSpan]:
+def parse_spans(value: object, text: str, name: str) -> list[CharacterSpan]:
     """Parse the masked spans of a text, in the format of axolotl or Fast-LLM.
 
     Raises:
         RecordProblem: If a span is not within the text.
 
-    >>> masked_spans([[0, 1], {"begin_offset": 2, "end_offset": 2, "train": True}], "abc", "spans")
+    >>> parse_spans([[0, 1], {"begin_offset": 2, "end_offset": 2, "train": True}], "abc", "spans")
     [(0, 2)]
     """
     parsed_spans = parse_json(value)
@@ -715,17 +732,16 @@ def masked_spans(value: object, text: str, name: str) -> list[CharacterSpan]:
 
 
 def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
-    variables: dict[str, Any] = {}
-    for key in ("tools", "documents"):
-        value = parse_json(record.get(key))
-        # Many datasets store tools as JSON text, because an Arrow column cannot hold objects with different keys.
-        # There, a row without tools has an empty text.
-        if value is not None and not (isinstance(value, str) and not value.strip()):
-            variables[key] = read_objects(value, f"`{key}`")
-    functions = parse_json(record.get("functions"))  # OpenAI's older form of `tools`
-    if "tools" not in variables and functions:
-        functions = read_objects(functions, "`functions`")
-        variables["tools"] = [{"type": "function", "function": function} for function in functions]
+    # Many datasets store objects as JSON text, because an Arrow column cannot hold objects with different keys.
+    documents = read_objects(record.get("documents"), "`documents`")
+    tools = read_objects(record.get("tools"), "`tools`") or [
+        {"type": "function", "function": function}  # OpenAI's older form
+        for function in read_objects(record.get("functions"), "`functions`")
+    ]
+    for number, tool in enumerate(tools):
+        if isinstance(parameters := function_of(tool).get("parameters"), str):
+            tools[number] = change_call(tool, parameters=parse_json(parameters))
+    variables = {name: value for name, value in (("tools", tools), ("documents", documents)) if value}
     kwargs = require(parse_json(record.get("chat_template_kwargs")) or {}, dict, "`chat_template_kwargs`")
     for name in RESERVED_VARIABLES:
         if kwargs.get(name) is not None:
@@ -748,6 +764,17 @@ def strings_in(value: object) -> Iterator[str]:
             stack.extend(item.values())
         elif isinstance(item, list):
             stack.extend(item)
+
+
+def check_texts(line: bytes, value: object) -> None:
+    """Check all strings in JSON data that was read from a line.
+
+    Raises:
+        RecordProblem: If a string contains a lone surrogate.
+    """
+    if _SURROGATE.search(line):
+        for text in strings_in(value):
+            check_text(text)
 
 
 def check_text(text: str) -> bytes:

@@ -32,7 +32,7 @@ from dsindex.chat.conversations import (
     TOOL_ROLES,
     UNTRAINED_END,
     ConversationReader,
-    check_text,
+    check_texts,
     content_text,
     function_of,
     strings_in,
@@ -185,7 +185,7 @@ class InstructionEncoder:
                 yield outcome
                 continue
             try:
-                yield self._finish_sequences(outcome, _unwrap(next(tokenized)))
+                yield self._finish_conversation(outcome, _unwrap(next(tokenized)))
             except RecordProblem as problem:
                 yield problem
 
@@ -193,11 +193,10 @@ class InstructionEncoder:
         if self._template is not None:
             return _ChatPrompt(self, self._template, self._reader.read_line(line))
         record = parse_record(line)
-        for text in strings_in(record):
-            check_text(text)
+        check_texts(line, record)
         return _ConstructedPrompt(self, self._construction, self._construction.read(record))
 
-    def _finish_sequences(self, prompt: Prompt, whole: MaskedTokens) -> EncodedConversation:
+    def _finish_conversation(self, prompt: Prompt, whole: MaskedTokens) -> EncodedConversation:
         if not whole.mask.any():
             raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
         sequences, limit, cut = [whole], self.config.max_length, 0
@@ -207,8 +206,8 @@ class InstructionEncoder:
             note = prompt.notes[0]
             raise RecordProblem("not-written", f"{note}: {explain_note(note)}; see `unwritten`")
         return EncodedConversation(
-            tokens=_join_arrays([sequence.tokens for sequence in sequences]),
-            mask=_join_arrays([sequence.mask for sequence in sequences]),
+            tokens=np.concatenate([sequence.tokens for sequence in sequences]),
+            mask=np.concatenate([sequence.mask for sequence in sequences]),
             lengths=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
             content=prompt.content,
             cut=cut,
@@ -219,11 +218,8 @@ class InstructionEncoder:
     def _shorten(self, prompt: Prompt, whole: MaskedTokens, limit: int) -> tuple[list[MaskedTokens], int]:
         """Truncate or split a conversation to sequences of at most `limit` tokens; also count the tokens left out."""
         if self.config.too_long == "refuse":
-            raise RecordProblem(
-                "too-long",
-                f"{len(whole.tokens)} tokens, more than {limit}; see `too_long`, or "
-                "--longer-than-pack drop, truncate or split-turns with --seq-length",
-            )
+            remedy = "see `too_long`, or --longer-than-pack drop, truncate or split-turns with --seq-length"
+            raise RecordProblem("too-long", f"{len(whole.tokens)} tokens, more than {limit}; {remedy}")
         if self.config.too_long == "truncate":
             first = MaskedTokens(tokens=whole.tokens[:limit], mask=whole.mask[:limit])
             if not first.mask.any():
@@ -249,10 +245,8 @@ class InstructionEncoder:
                     break
                 best, last = candidate, end
             if best is None and candidate.mask.any():
-                raise RecordProblem(
-                    "too-long",
-                    f"exchange {first + 1} and its prompt: {len(candidate.tokens)} tokens, more than {limit}",
-                )
+                problem = f"exchange {first + 1} and its prompt: {len(candidate.tokens)} tokens, more than {limit}"
+                raise RecordProblem("too-long", problem)
             # One exchange may still be too long if none of it is trainable: `_shorten` drops the sequence.
             sequences.append(candidate if best is None else best)
             first = max(last, first + 1)
@@ -269,9 +263,8 @@ class InstructionEncoder:
         special_texts = {special for text in texts for special in self.special_pattern.findall(text)}
         for marker in self._markers:
             if marker in special_texts:
-                raise RecordProblem(
-                    "marker-in-text", f"the marker {marker!r} stands in a text and would change the mask"
-                )
+                problem = f"the marker {marker!r} stands in a text and would change the mask"
+                raise RecordProblem("marker-in-text", problem)
         if special_texts and self.config.special_tokens_in_text == "refuse":
             raise RecordProblem("bad-text", f"a text has the special token {min(special_texts)!r}")
         return bool(special_texts)
@@ -361,10 +354,8 @@ class _ChatPrompt:
         for span in rendered.spans:
             number = None if span.message is None else numbers[span.message]
             if number is None and (conversation.trained is not None or conversation.masked_spans):
-                raise RecordProblem(
-                    "generation-not-found",
-                    "replies share a {% generation %} block; put it in a loop over the messages to leave some out",
-                )
+                problem = "replies share a {% generation %} block; put it in a loop over the messages to leave some out"
+                raise RecordProblem("generation-not-found", problem)
             if conversation.trained is not None and number not in conversation.trained:
                 continue
             holes = [] if number is None else [*self._find_masked_spans(rendered.text, span.begin, span.end, number)]
@@ -389,9 +380,8 @@ class _ChatPrompt:
         stripped = content.strip()
         content_begin = text.find(stripped, begin, end) - content.find(stripped)
         if not text.startswith(stripped, content_begin + content.find(stripped)) or content_begin < 0:
-            raise RecordProblem(
-                "bad-field", f"message {number + 1}: has masked spans, but the template changes its text"
-            )
+            problem = f"message {number + 1}: has masked spans, but the template changes its text"
+            raise RecordProblem("bad-field", problem)
         for first, last in spans:
             yield max(content_begin + first, begin), min(content_begin + last, end)
 
@@ -419,7 +409,8 @@ class _ChatPrompt:
     def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
         """Yield notes, each once: data that the template does not write, and text that teaches the model bad habits."""
         variables = self._conversation.variables
-        notes = {name for name in variables if name not in _HAS_VARIABLE and name not in self._template.names}
+        unread_names = variables.keys() - _HAS_VARIABLE.keys() - self._template.names
+        notes = {name for name in unread_names if variables[name] not in ("", [], {})}
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
         for message in self._conversation.messages:
             if not has_content(message, texts["content"]):
@@ -553,10 +544,6 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
 def _count_system(messages: Sequence[Message]) -> int:
     """Count the system messages at the beginning."""
     return next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
-
-
-def _join_arrays(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _unwrap(outcome: _T | RecordProblem) -> _T:

@@ -30,7 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace, _PassArg, missing
 from jinja2.visitor import NodeTransformer
 
-from dsindex.chat.conversations import TOOL_ROLES, change_call, function_of, parse_json
+from dsindex.chat.conversations import TOOL_ROLES, change_call, function_of, join_parts, parse_json
 from dsindex.chat.replies import Rendered, ReplyFinder, Span
 from dsindex.chat.thoughts import THINK, find_thoughts
 from dsindex.errors import InputError, RecordProblem
@@ -63,6 +63,7 @@ _FREE_FILTERS = frozenset({"default", "d", "first", "items", "last", "length", "
 _LIST_FILTERS = frozenset({"map", "reject", "rejectattr", "select", "selectattr"})
 """Filters that yield the items of a list one at a time."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>", re.IGNORECASE)
+_ASKS_FOR_NULL = re.compile(r"\bcontent\W{0,2}\s+is\s+(?:not\s+)?none\b")
 _SHOWN_CHARACTERS = 1000
 MAX_STEPS = 1_000_000
 """Limit for iterations of loops plus calls of macros in one rendering; they take a few seconds."""
@@ -150,12 +151,18 @@ class ChatTemplate:
                 raise
             except Exception as error:  # the template's code may raise any exception
                 reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:_SHOWN_CHARACTERS]
-                line = compiled.line_of(error)
-                raise RecordProblem(
-                    "template-failed", f"the chat template does not render: line {line}: {reason}"
-                ) from error
+                problem = f"the chat template does not render: line {compiled.line_of(error)}: {reason}"
+                raise RecordProblem("template-failed", problem) from error
 
-        rendered, fitting = self._choose_form(render, messages, variables)
+        try:
+            rendered, fitting = self._choose_form(render, messages, variables)
+        except RecordProblem:
+            tools: Any = variables.get("tools") or []
+            functions = [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]
+            if functions == tools:
+                raise
+            variables = {**variables, "tools": functions}  # some templates read only OpenAI's form of a tool
+            rendered, fitting = self._choose_form(render, messages, variables)
         if compiled.marks_generation or self._reply_role is None:
             return rendered
         return ReplyFinder(render, fitting, self._reply_role).find(rendered)
@@ -166,7 +173,8 @@ class ChatTemplate:
         """Render messages in the first form that the template can read without leaving contents out.
 
         The first form is the given one. Further forms have contents as a text or as parts, and the arguments of calls
-        as JSON text or as an object, since templates differ in what they accept.
+        as JSON text or as an object, since templates differ in what they accept. If the template asks whether a content
+        is null, as DeepSeek's do, the content of a message with nothing but calls is null in the last forms.
 
         Returns:
             The rendered text, and the messages in the chosen form.
@@ -178,10 +186,14 @@ class ChatTemplate:
         problem: RecordProblem | None = None
         tried_forms: list[list[dict[str, Any]]] = []
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
-        for change_content, change_calls in product((None, _as_text, _as_parts), (None, _convert_arguments)):
+        contents, calls = (None, join_parts, _as_parts), (None, _convert_arguments)
+        bases = [messages]
+        if any(map(_ASKS_FOR_NULL.search, self.sources)):
+            bases += [[{"content": None, **message} if "tool_calls" in message else message for message in messages]]
+        for base, change_content, change_calls in product(bases, contents, calls):
             # Copy each message: positions are looked up by id(message), and a caller may pass the same object twice.
             changes = [pair for pair in (("content", change_content), ("tool_calls", change_calls)) if pair[1]]
-            form = [_change_values(message, changes) if changes else dict(message) for message in messages]
+            form = [_change_values(message, changes) if changes else dict(message) for message in base]
             if form in tried_forms:
                 continue
             tried_forms.append(form)
@@ -200,8 +212,8 @@ class ChatTemplate:
             first_form = first_form or (None if problem else (rendered, form))
         if first_form is not None:
             return first_form
-        calls = any(message.get("tool_calls") for message in messages) and len(tried_forms) > 1
-        note = "; the `arguments` of its calls were tried as a text and as an object" if calls else ""
+        has_calls = any(message.get("tool_calls") for message in messages) and len(tried_forms) > 1
+        note = "; the `arguments` of its calls were tried as a text and as an object" if has_calls else ""
         raise RecordProblem("template-failed", f"{problem}{note}") from problem
 
     def _refuse_mistakes(self, text: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]) -> None:
@@ -256,10 +268,6 @@ def has_content(message: Mapping[str, Any], text: SearchedText) -> bool:
 
 def _as_parts(content: Any) -> Any:  # noqa: ANN401 - a text or parts
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-def _as_text(content: Any) -> Any:  # noqa: ANN401 - as above
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def _convert_arguments(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -495,7 +503,7 @@ def _guard_filter(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a filter so that its result is taken from the budget."""
     passed_argument = _PassArg.from_obj(make)
 
-    def guarded(context: Context, value: Any, *args: Any, **names: Any) -> Any:  # noqa: ANN401 - as above
+    def call_filter(context: Context, value: Any, *args: Any, **names: Any) -> Any:  # noqa: ANN401 - as above
         if name in _LIST_FILTERS:
             return make(context, _refuse_text(value), *args, **names)
         budget = context.parent[_BUDGET]
@@ -513,7 +521,7 @@ def _guard_filter(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
             value, args = parts.get(passed_argument, context.environment), (value, *args)
         return _charge_value(budget, make(value, *args, **names))
 
-    return pass_context(guarded)  # type: ignore[no-any-return]  # as above
+    return pass_context(call_filter)  # type: ignore[no-any-return]  # as above
 
 
 @pass_context

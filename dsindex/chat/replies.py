@@ -202,12 +202,8 @@ def _count_inside(places: Sequence[int], span: Span) -> int:
 def _tail_text(message: Message) -> str:
     """Return the text after a message's last sentinel: blanks and tags of its content, or the end of its calls."""
     marked = _mark(message, 0)
-    if marked.get("tool_calls"):
-        text = json.dumps(marked["tool_calls"], ensure_ascii=False)
-    else:
-        content = marked.get("content") or ""
-        text = content if isinstance(content, str) else content[-1]["text"]
-    return _SENTINEL.split(text)[-1]
+    calls = marked.get("tool_calls")
+    return _SENTINEL.split(json.dumps(calls, ensure_ascii=False) if calls else content_text(marked))[-1]
 
 
 def _has_tail(text: str, last: int, end: int, tail: str) -> bool:

@@ -18,7 +18,7 @@ from dsindex._version import __version__
 from dsindex.cli.parser import COMMANDS, load_model, make_parser, read_values
 from dsindex.cli.standard_streams import StandardOutputError, flush_output, prepare_standard_streams
 from dsindex.errors import DsindexError, UsageError, missing_package
-from dsindex.messages import show_name, without_secrets
+from dsindex.messages import remove_secrets, show_name
 from dsindex.options.model import options_of
 from dsindex.runtime.interrupts import raise_missed_stop, stop_on_signals
 from dsindex.store.json_text import encode_json
@@ -32,7 +32,7 @@ COLOURS = {"error": 31, "warning": 33, "interrupted": 33, "terminated": 33, "hin
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-MAKING_FILES = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct"})
+FILE_COMMANDS = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct"})
 """Commands that succeed once their files are complete, even if the summary cannot be printed."""
 
 
@@ -43,28 +43,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 on success; 1 if the command failed or found damage; 2 for wrong usage; 130 if interrupted, 143 if
         terminated, 129 if the terminal was closed.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["help"]:
-        given = [*given[1:2], "--help"]
-    leading = list(itertools.takewhile(lambda word: word.startswith("-"), given))
-    given = [*given[len(leading) :][:1], *leading, *given[len(leading) + 1 :]]  # flags may precede the command
-    command = given[0] if given[:1] and given[0] in COMMANDS else None
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    leading = list(itertools.takewhile(lambda word: word.startswith("-"), words))
+    words = [*words[len(leading) :][:1], *leading, *words[len(leading) + 1 :]]  # flags may precede the command
+    command = words[0] if words[:1] and words[0] in COMMANDS else None
     options: argparse.Namespace | None = None
     try:
         with stop_on_signals():
-            if command is None and given and not given[0].startswith("-"):
-                near = difflib.get_close_matches(given[0], COMMANDS, n=1)
-                hint = f"did you mean `{near[0]}`?" if near else "`dsindex --help` lists the commands"
-                raise UsageError(f"there is no command {given[0]!r}", hint=hint)
-            parser = make_parser(command, is_brief="-h" in given)
-            end = given.index("--") if command == "index" and "--" in given else len(given)
-            options = parser.parse_args(given[:end])
+            if command is None and words and not words[0].startswith("-"):
+                suggestions = difflib.get_close_matches(words[0], COMMANDS, n=1)
+                hint = f"did you mean `{suggestions[0]}`?" if suggestions else "`dsindex --help` lists the commands"
+                raise UsageError(f"there is no command {words[0]!r}", hint=hint)
+            parser = make_parser(command, is_brief="-h" in words)
+            end = words.index("--") if command == "index" and "--" in words else len(words)
+            options = parser.parse_args(words[:end])
             if command is None:
                 return _answer_without_command(options, parser)
             raise_missed_stop()
             if ignored := getattr(options, "ignored", None):
                 _say("note", f"these flags have no effect here: {', '.join(ignored)}")
-            job = {"command": given[end + 1 :]} if end < len(given) else {}  # the words after --
+            job = {"command": words[end + 1 :]} if end < len(words) else {}  # the words after --
             result = run(command, read_values(options) | job)
             if options.as_json:
                 sys.stdout.write(encode_json(as_plain(result), newline=True, ascii_only=True).decode())
@@ -74,13 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 show(result)
             code = 0 if getattr(result, "ok", True) else EXIT_FAILED
     except KeyboardInterrupt as stop:
-        _say(str(stop) or "interrupted", _what_is_kept(options, stop))
+        _say(str(stop) or "interrupted", _describe_kept_work(options, stop))
         return getattr(stop, "exit_code", EXIT_INTERRUPTED)
     except StandardOutputError:
         code = EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - every exception becomes a message
         return _fail(options, error)
-    return _hand_over(command, code)
+    return _finish_output(command, code)
 
 
 def run(command: str, values: dict[str, Any]) -> object:
@@ -106,7 +106,7 @@ def as_plain(value: object) -> object:
         names += [name for name in dir(type(value)) if isinstance(getattr(type(value), name), property)]
         return {name: as_plain(getattr(value, name)) for name in names if not name.startswith("_")}
     if isinstance(value, Mapping):
-        return {str(name): as_plain(each) for name, each in value.items()}
+        return {str(name): as_plain(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
         return list(map(as_plain, value))
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
@@ -117,12 +117,12 @@ def as_plain(value: object) -> object:
 def _answer_without_command(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if not options.version:
         parser.print_help()
-        return _hand_over(None, EXIT_USAGE)
+        return _finish_output(None, EXIT_USAGE)
     from dsindex.cli.version import describe_installation
 
-    described = describe_installation() if options.verbose else [f"dsindex {__version__}"]
-    sys.stdout.write("".join(f"{show_name(line)}\n" for line in described))
-    return _hand_over(None, 0)
+    lines = describe_installation() if options.verbose else [f"dsindex {__version__}"]
+    sys.stdout.write("".join(f"{show_name(line)}\n" for line in lines))
+    return _finish_output(None, 0)
 
 
 def _fail(options: argparse.Namespace | None, error: Exception) -> int:
@@ -131,14 +131,14 @@ def _fail(options: argparse.Namespace | None, error: Exception) -> int:
         error = missing_package(error) or error
     is_debug = getattr(options, "debug", False) and not isinstance(error, UsageError)
     if is_debug:
-        sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
+        sys.stderr.write(remove_secrets("".join(traceback.format_exception(error))))
     if isinstance(error, DsindexError):
         _say("error", *map(str, error.args))
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
     if not is_debug:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}, line {place.lineno})"
-        _say("error", f"internal error: {what}", "hint: rerun with --debug and report the traceback")
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        problem = f"{type(error).__name__}: {error} ({os.path.basename(frame.filename)}, line {frame.lineno})"
+        _say("error", f"internal error: {problem}", "hint: rerun with --debug and report the traceback")
     return EXIT_FAILED
 
 
@@ -151,27 +151,27 @@ def program() -> None:
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         import argcomplete
 
-        words = os.environ.get("COMP_LINE", "").split()[1:]
-        argcomplete.autocomplete(make_parser(next((word for word in words if word in COMMANDS), None)))
+        line_words = os.environ.get("COMP_LINE", "").split()[1:]
+        argcomplete.autocomplete(make_parser(next((word for word in line_words if word in COMMANDS), None)))
     prepare_standard_streams()
     try:
         code = main()
     except SystemExit as end:  # argparse printed a help text, a version or wrong usage
-        code = _hand_over(None, end.code if isinstance(end.code, int) else EXIT_FAILED)
+        code = _finish_output(None, end.code if isinstance(end.code, int) else EXIT_FAILED)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _hand_over(command: str | None, code: int) -> int:
+def _finish_output(command: str | None, code: int) -> int:
     """Flush standard output, and return the resulting exit code."""
     try:
         flush_output()
     except StandardOutputError as error:
-        label, what = ("error", "the output") if code or command not in MAKING_FILES else ("warning", "the summary")
+        label, subject = ("error", "the output") if code or command not in FILE_COMMANDS else ("warning", "the summary")
         code = code or (EXIT_FAILED if label == "error" else 0)
         if not error.nobody_reads:
-            _say(label, f"{what} could not be written to standard output ({error})")
+            _say(label, f"{subject} could not be written to standard output ({error})")
     return code
 
 
@@ -180,7 +180,7 @@ def _say(label: str, message: str, *details: str) -> None:
     is_terminal = sys.stderr.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 0
     for text in (f"{label}: {message}", *details):
-        lines = [show_name(without_secrets(text))]
+        lines = [show_name(remove_secrets(text))]
         if 0 < width < len(lines[0]):
             lines = textwrap.wrap(lines[0], width, break_long_words=False, break_on_hyphens=False)
         word, colon, rest = lines[0].partition(":")
@@ -189,7 +189,7 @@ def _say(label: str, message: str, *details: str) -> None:
         sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
-def _what_is_kept(options: argparse.Namespace | None, stop: BaseException) -> str:
+def _describe_kept_work(options: argparse.Namespace | None, stop: BaseException) -> str:
     notes: list[str] = getattr(stop, "__notes__", [])
     if notes:  # the command noted what it keeps
         return notes[0]

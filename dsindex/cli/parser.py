@@ -35,7 +35,7 @@ COMMANDS = {
     "instruct": "instruct.InstructFlags",
 }
 """Command → the model of its options in `dsindex.options`; the docstring of the model is the help text."""
-COMMON = frozenset({
+COMMON_OPTIONS = frozenset({
     *("input", "output_prefix", "output", "tokenizer_model", "json_keys", "where", "append_eod", "on_bad_record"),
     *("config", "jq_pattern", "data_path", "seq_length", "split", "seed", "train_iters", "global_batch_size", "epochs"),
     *("data_cache_path", "megatron_release", "explain", "export", "workers", "address", "dry_run"),
@@ -43,7 +43,7 @@ COMMON = frozenset({
 })  # fmt: skip
 """Options that `-h` lists if a command has more than SCREENFUL; names of fields of any model."""
 HINTS = {"--split-sentences": "give a list of sentences as the text of a record, and each becomes a sequence"}
-REWORDED = {
+PLAINER_MESSAGES = {
     r"the following arguments are required: (.*)": r"\1 is required",
     r"(\S+): ignored explicit argument .*": r"\1 takes no value",
     r"ambiguous option: (\S+) could match (.*)": r"\1 could be \2",
@@ -52,7 +52,7 @@ REWORDED = {
 """Messages of argparse → plainer ones, as regular expressions."""
 SCREENFUL = 12
 """Number of options above which `-h` lists only the common ones."""
-GROUPS = {
+GROUP_DESCRIPTIONS = {
     "samples": "the length of the training job, in one of four ways",
     "over time": "caches that continue another job, and weights that change; the training job must read them with "
     "--dataloader-type single, its default",
@@ -98,28 +98,28 @@ class HelpFormatter(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """An argument parser that accepts underscores for dashes, and suggests the nearest flag for an unknown one."""
 
-    def __init__(self, **named: Any) -> None:  # noqa: ANN401 - as argparse has them
-        super().__init__(**{"formatter_class": HelpFormatter, **named})
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - as argparse has them
+        super().__init__(**{"formatter_class": HelpFormatter, **settings})
 
     def parse_known_args(  # type: ignore[override]  # argparse's has overloads
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse a command line; unknown words are an error."""
         words = [re.sub(r"^--[a-z_-]+", lambda flag: flag[0].replace("_", "-"), word) for word in args or ()]
-        options, rest = super().parse_known_args(words, namespace)
-        if rest:
-            word = rest[0].partition("=")[0]
+        options, extra = super().parse_known_args(words, namespace)
+        if extra:
+            word = extra[0].partition("=")[0]
             if not word.startswith(("-", "–", "—")):  # pasted text may have typographic dashes
-                is_input = rest[0] == words[0] and "--input" in self._option_string_actions
-                self.error(f"unexpected argument: {rest[0]}", f"did you mean --input {rest[0]}?" if is_input else "")
-            near = " or ".join(difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.65))
-            self.error(f"there is no option {word}", HINTS.get(word, near and f"did you mean {near}?"))
-        return options, rest
+                is_input = extra[0] == words[0] and "--input" in self._option_string_actions
+                self.error(f"unexpected argument: {extra[0]}", f"did you mean --input {extra[0]}?" if is_input else "")
+            suggestions = " or ".join(difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.65))
+            self.error(f"there is no option {word}", HINTS.get(word, suggestions and f"did you mean {suggestions}?"))
+        return options, extra
 
     def error(self, message: str, hint: str = "") -> NoReturn:
         """Raise UsageError, in plainer words for the most common messages."""
         message = message.removeprefix("argument ")
-        for pattern, words in REWORDED.items():
+        for pattern, words in PLAINER_MESSAGES.items():
             message = re.sub(pattern, words, message)
         raise UsageError(message, hint=hint or f"`{self.prog} -h` lists the common options")
 
@@ -145,7 +145,7 @@ def make_parser(command: str | None, *, is_brief: bool = False) -> Parser:
                 subparser.description, subparser.epilog = None, f"`dsindex {name} --help` lists all options."
             add_options(subparser, load_model(name), EveryCommand, is_brief=is_brief)
             for flag, count in getattr(load_model(name), "ignored", {}).items():
-                subparser.add_argument(flag, nargs=count, dest="ignored", action=_Ignored, help=argparse.SUPPRESS)
+                subparser.add_argument(flag, nargs=count, dest="ignored", action=_IgnoredFlag, help=argparse.SUPPRESS)
     return parser
 
 
@@ -156,10 +156,10 @@ def load_model(command: str) -> type[Options]:
     return model
 
 
-class _Ignored(argparse.Action):
+class _IgnoredFlag(argparse.Action):
     """Collects flags that are accepted but have no effect."""
 
-    def __call__(self, _parser: object, namespace: object, _values: object, flag: str | None = None) -> None:
+    def __call__(self, _parser: object, namespace: object, _value_words: object, flag: str | None = None) -> None:
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or ()), flag])
 
 
@@ -168,28 +168,28 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options], is_brie
 
     No flag has a default, so that a flag which is not given does not override the file of `--config`.
     """
-    shown = {name: each for model in models for name, each in options_of(model).items() if each.help}
+    fields = {name: field for model in models for name, field in options_of(model).items() if field.help}
     last_title, last_model = getattr(models[0], "last_group", ("", Options))
     last = options_of(last_model)
-    ordered = sorted(shown.items(), key=lambda item: (item[0] in last, not _is_essential(item[1]), item[0] != "input"))
-    optional = {name for name, each in ordered if each.positional and each.default is not ...}
-    words = {name: flag_of(name, each) + _values(each) for name, each in ordered if _is_essential(each)}
+    ordered = sorted(fields.items(), key=lambda item: (item[0] in last, not _is_essential(item[1]), item[0] != "input"))
+    optional = {name for name, field in ordered if field.positional and field.default is not ...}
+    words = {name: flag_of(name, field) + _value_words(field) for name, field in ordered if _is_essential(field)}
     essential = [f"[{word}]" if name in optional else word for name, word in words.items()]
     parser.usage = textwrap.fill(
         " ".join([parser.prog, *essential, "[options]"]), 72, subsequent_indent="    ", break_on_hyphens=False
     )
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
-    for name, each in ordered:
-        title = last_title if name in last else each.group or ""
+    for name, field in ordered:
+        title = last_title if name in last else field.group or ""
         if title not in groups:
-            groups[title] = parser.add_argument_group(title, None if is_brief else GROUPS.get(title))
-        required = " (required)" if each.default is ... and not each.positional else ""
-        is_hidden = is_brief and (name not in COMMON or name in last)
+            groups[title] = parser.add_argument_group(title, None if is_brief else GROUP_DESCRIPTIONS.get(title))
+        suffix = " (required)" if field.default is ... and not field.positional else ""
+        is_hidden = is_brief and (name not in COMMON_OPTIONS or name in last)
         groups[title].add_argument(
-            *((name,) if each.positional else filter(None, (each.short, flag_of(name, each)))),
+            *((name,) if field.positional else filter(None, (field.short, flag_of(name, field)))),
             default=None,
-            help=argparse.SUPPRESS if is_hidden else (each.help + required).replace("%", "%%"),
-            **_settings(name, each),
+            help=argparse.SUPPRESS if is_hidden else (field.help + suffix).replace("%", "%%"),
+            **_argument_settings(name, field),
         )
 
 
@@ -197,10 +197,10 @@ def _is_essential(option: Option) -> bool:
     return option.default is ... or option.positional or not option.kw_only
 
 
-def _values(option: Option) -> str:
+def _value_words(option: Option) -> str:
     name = option.metavar or ""
-    more = f" [{name} ...]" if _is_list(option) else ""
-    return more if option.positional else f" {name}{more}"
+    repetition = f" [{name} ...]" if _is_list(option) else ""
+    return repetition if option.positional else f" {name}{repetition}"
 
 
 def _is_list(option: Option) -> bool:
@@ -209,7 +209,7 @@ def _is_list(option: Option) -> bool:
     return get_origin(kind) is tuple and get_args(kind)[-1] is ... and option.metavar != "N,N"
 
 
-def _settings(name: str, option: Option) -> dict[str, Any]:
+def _argument_settings(name: str, option: Option) -> dict[str, Any]:
     """Return the arguments of argparse's `add_argument` for an option."""
     kind = option.kind
     if kind is bool:
@@ -234,9 +234,9 @@ def read_values(options: argparse.Namespace) -> dict[str, Any]:
     path = getattr(options, "config_file", None)
     values: dict[str, Any] = {}
     if path:
-        from dsindex.store.config_files import option_names, read_yaml  # loads YAML
+        from dsindex.store.config_files import normalize_option_names, read_yaml  # loads YAML
 
-        values = option_names(read_yaml(path), source=path)
-    own = ("command", "config_file", "as_json", "debug", "version", "verbose", "ignored")
-    given = {name: value for name, value in vars(options).items() if name not in own}
-    return values | {name: value for name, value in given.items() if value not in (None, False, [])}
+        values = normalize_option_names(read_yaml(path), source=path)
+    excluded_names = ("command", "config_file", "as_json", "debug", "version", "verbose", "ignored")
+    flags = {name: value for name, value in vars(options).items() if name not in excluded_names}
+    return values | {name: value for name, value in flags.items() if value not in (None, False, [])}

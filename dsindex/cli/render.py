@@ -55,13 +55,13 @@ def show(result: object, file: TextIO | None = None) -> None:
     file = sys.stdout if file is None else file
     is_terminal = file.isatty()
     console = Console(file=file, width=None if is_terminal else UNBROKEN, force_terminal=is_terminal, **UNCHANGED)
-    with console.capture() as laid_out:
+    with console.capture() as capture:
         for line in describe(result):
             if isinstance(line, Table):
                 console.print(line)
             else:
                 console.print(*_wrap(show_name(line), console.width), sep="\n", soft_wrap=True)
-    file.writelines(f"{line.rstrip()}\n" for line in laid_out.get().splitlines())
+    file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
     file.flush()
 
 
@@ -76,43 +76,43 @@ def _wrap(line: str, width: int) -> list[Text]:
     if len(line) > width and not line.startswith("--"):
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         parts = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return list(map(_styled, parts))
+    return list(map(_style, parts))
 
 
-def _styled(text: str) -> Text:
-    shown = Text(text)
+def _style(text: str) -> Text:
+    styled_text = Text(text)
     for style, words in STYLES.items():
-        shown.highlight_regex(rf"^ *({words})(?=:|$)|(?<=: )({words})$", style)
-    shown.highlight_regex(r"\[\[.*?\]\]", "green")  # text that is trained on
-    return shown
+        styled_text.highlight_regex(rf"^ *({words})(?=:|$)|(?<=: )({words})$", style)
+    styled_text.highlight_regex(r"\[\[.*?\]\]", "green")  # text that is trained on
+    return styled_text
 
 
-def _table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num_texts: int = 1) -> Table:
+def _make_table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num_texts: int = 1) -> Table:
     """Return a table: columns of text, which are folded if space is short, then columns of numbers."""
     rows = list(rows)
     grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(head), header_style="")
-    for place, name in enumerate(head or [""] * len(rows[0])):
-        is_text = place < num_texts
+    for number, name in enumerate(head or [""] * len(rows[0])):
+        is_text = number < num_texts
         grid.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
     for row in rows:
-        grid.add_row(*(_styled(show_name(cell if isinstance(cell, str) else f"{cell:,}")) for cell in row))
+        grid.add_row(*(_style(show_name(cell if isinstance(cell, str) else f"{cell:,}")) for cell in row))
     return grid
 
 
 # Commands that write datasets and caches.
 
 
-def _text_job(result: results.TextResult, *, only: str = "", engine: str = "") -> Iterator[str]:
+def _show_text_job(result: results.TextResult, *, scope: str = "", engine: str = "") -> Iterator[str]:
     """Yield how much input was read, how fast, and how many records were kept."""
     run, counts = result.run, result.counts
     if result.already_complete:
-        yield f"already complete{only}"
+        yield f"already complete{scope}"
     else:
         is_part = 0 < result.made_bytes < result.input_bytes
-        made = f" ({format_size(result.made_bytes)} in this run)" if is_part else ""
+        made_text = f" ({format_size(result.made_bytes)} in this run)" if is_part else ""
         speed = f"{format_size(result.made_bytes / max(result.seconds, 1e-6))}/s" if result.made_bytes else ""
         facts = [
-            f"done in {result.seconds:.1f} s: {format_size(result.input_bytes)} of input{made}",
+            f"done in {result.seconds:.1f} s: {format_size(result.input_bytes)} of input{made_text}",
             *(speed, count(run.shards, "shard"), f"{run.executor} executor", count(run.workers, "worker"), engine),
         ]
         yield ", ".join(filter(None, facts))
@@ -122,16 +122,16 @@ def _text_job(result: results.TextResult, *, only: str = "", engine: str = "") -
     for bad in result.bad_records[:SHOWN_REASONS]:
         yield f"  {bad.number:,} × {bad.reason} ({bad.file}, line {bad.line:,})"
     if result.quarantines:
-        others, path = len(result.bad_records) - SHOWN_REASONS, result.quarantines[0]
-        more = f" and {len(result.quarantines) - 1:,} more" if len(result.quarantines) > 1 else ""
-        yield f"  {f'and {others:,} other reasons, ' if others > 0 else ''}all in {path}{more}"
+        num_others, path = len(result.bad_records) - SHOWN_REASONS, result.quarantines[0]
+        suffix = f" and {len(result.quarantines) - 1:,} more" if len(result.quarantines) > 1 else ""
+        yield f"  {f'and {num_others:,} other reasons, ' if num_others > 0 else ''}all in {path}{suffix}"
     if (share := counts.quarantined / max(1, counts.records)) > MANY_BAD:
         yield f"warning: {show_percent(share)} of the records are quarantined"
     if result.already_complete:  # otherwise they were shown when the work began
-        yield from _noted(result.notes)
+        yield from _show_notes(result.notes)
 
 
-def _dataset(dataset: results.MadeDataset) -> Iterator[str]:
+def _show_dataset(dataset: results.MadeDataset) -> Iterator[str]:
     """Yield a dataset's sizes, and its digests, by which two people can compare their datasets."""
     sizes = f"{count(dataset.num_documents, 'document')}, {count(dataset.num_sequences, 'sequence')}"
     yield f"{dataset.prefix}: {sizes}, {count(dataset.num_tokens, 'token')}"
@@ -140,67 +140,67 @@ def _dataset(dataset: results.MadeDataset) -> Iterator[str]:
             yield f"  .{suffix:4} {dataset.files[suffix].digest}"
 
 
-def _built(result: build.BuildResult) -> Iterator[Line]:
-    yield from _packed(result)
-    yield from chain.from_iterable(map(_indexed, result.indices))
+def _show_build(result: build.BuildResult) -> Iterator[Line]:
+    yield from _show_pack(result)
+    yield from chain.from_iterable(map(_show_index, result.indices))
 
 
-def _merged(result: merge.MergeResult) -> Iterator[Line]:
+def _show_merge(result: merge.MergeResult) -> Iterator[Line]:
     if result.already_complete:
         yield "already complete"
-    yield from chain.from_iterable(map(_dataset, result.datasets))
-    yield from _noted(result.notes)
+    yield from chain.from_iterable(map(_show_dataset, result.datasets))
+    yield from _show_notes(result.notes)
 
 
-def _indexed(result: index.IndexResult) -> Iterator[Line]:
-    for each in result.results:
+def _show_index(result: index.IndexResult) -> Iterator[Line]:
+    for cache in result.results:
         epochs = ""
-        if each.num_epochs is not None and each.tokens_per_epoch is not None:
-            epochs = f" of {count(each.num_epochs, 'epoch')} of {count(each.tokens_per_epoch, 'token')}"
-        disk, memory = format_size(each.file_bytes), format_size(each.memory_bytes)
-        done = f"takes {disk} on disk and {memory} of memory"
-        if each.seconds is not None:
-            done = "was there already" if each.reused else f"{disk}, {each.seconds:.1f} s"
-        yield f"{each.name}: {count(each.num_samples, 'sample')}{epochs}; {done}"
+        if cache.num_epochs is not None and cache.tokens_per_epoch is not None:
+            epochs = f" of {count(cache.num_epochs, 'epoch')} of {count(cache.tokens_per_epoch, 'token')}"
+        disk, memory = format_size(cache.file_bytes), format_size(cache.memory_bytes)
+        outcome = f"takes {disk} on disk and {memory} of memory"
+        if cache.seconds is not None:
+            outcome = "was there already" if cache.reused else f"{disk}, {cache.seconds:.1f} s"
+        yield f"{cache.name}: {count(cache.num_samples, 'sample')}{epochs}; {outcome}"
     for finding in result.findings:
         verdict = "ready" if finding.found and finding.sound else "found" if finding.found else "NOT found"
         yield f"{finding.name}: {verdict}"
         yield from (f"  {sentence}" for sentence in finding.sentences)
-    yield from _noted(result.notes)
+    yield from _show_notes(result.notes)
     yield result.verdict
 
 
-def _packed(result: pack.PackResult | build.BuildResult) -> Iterator[Line]:
-    yield from _text_job(result, engine=result.engine)
+def _show_pack(result: pack.PackResult | build.BuildResult) -> Iterator[Line]:
+    yield from _show_text_job(result, engine=result.engine)
     if result.counts.empty_documents:
         yield f"{count(result.counts.empty_documents, 'text')} without tokens"
-    yield from chain.from_iterable(map(_dataset, result.datasets))
+    yield from chain.from_iterable(map(_show_dataset, result.datasets))
 
 
-def _instructed(result: instruct.InstructResult) -> Iterator[Line]:
-    exported = not all(export.already_complete for export in result.exports)
-    made = [*(["packs"] if result.packed else []), *(["exports"] if exported else [])]
-    only = f": only {' and '.join(made)} were made" if made else ""
-    yield from _text_job(result, only=only)
-    yield from chain.from_iterable(map(_split, result.splits))
-    yield from chain.from_iterable(map(_dataset, result.datasets))
+def _show_instruct(result: instruct.InstructResult) -> Iterator[Line]:
+    has_new_exports = not all(export.already_complete for export in result.exports)
+    outputs = [*(["packs"] if result.packed else []), *(["exports"] if has_new_exports else [])]
+    scope = f": only {' and '.join(outputs)} were made" if outputs else ""
+    yield from _show_text_job(result, scope=scope)
+    yield from chain.from_iterable(map(_show_split, result.splits))
+    yield from chain.from_iterable(map(_show_dataset, result.datasets))
     for export in result.exports:
-        was_there = ", already complete" if export.already_complete else ""
-        yield f"{export.path}/: export {export.kind}{was_there}"
-        for name, own in export.splits.items():
-            yield f"  {name}: {count(own['rows'], 'row')}, {own['tokens']:,} tokens, {own['targets']:,} targets"
+        state = ", already complete" if export.already_complete else ""
+        yield f"{export.path}/: export {export.kind}{state}"
+        for name, sums in export.splits.items():
+            yield f"  {name}: {count(sums['rows'], 'row')}, {sums['tokens']:,} tokens, {sums['targets']:,} targets"
 
 
-def _split(split: instruct.BuiltSplit) -> Iterator[str]:
+def _show_split(split: instruct.BuiltSplit) -> Iterator[str]:
     from dsindex.chat.statistics import explain_note  # only needed here
 
-    own, whole = split.statistics, count(split.statistics.conversations, "conversation")
-    share = 100 * own.trainable / own.tokens if own.tokens else 0.0
-    shortened = f", {own.shortened:,} too long and truncated or split" if own.shortened else ""
-    sizes = f"{whole}, {count(own.sequences, 'sequence')}, {count(own.tokens, 'token')}"
-    yield f"{split.prefix}: {sizes}, {own.trainable:,} trainable ({share:.1f} %), {own.cut:,} cut off{shortened}"
-    for note, number in sorted(own.notes.items()):
-        yield f"  note: {note} in {number:,} of {whole}: {explain_note(note)}"
+    counts, conversations = split.statistics, count(split.statistics.conversations, "conversation")
+    share = 100 * counts.trainable / counts.tokens if counts.tokens else 0.0
+    shortened = f", {counts.shortened:,} too long and truncated or split" if counts.shortened else ""
+    sizes = f"{conversations}, {count(counts.sequences, 'sequence')}, {count(counts.tokens, 'token')}"
+    yield f"{split.prefix}: {sizes}, {counts.trainable:,} trainable ({share:.1f} %), {counts.cut:,} cut off{shortened}"
+    for note, number in sorted(counts.notes.items()):
+        yield f"  note: {note} in {number:,} of {conversations}: {explain_note(note)}"
     if (packing := split.packing) is not None:
         between = f" ({packing.between:,} to multiples of {packing.pad_to_multiple})" if packing.between else ""
         blocks = f"{count(packing.blocks, 'block')} of {packing.sequence_length:,}"
@@ -210,11 +210,11 @@ def _split(split: instruct.BuiltSplit) -> Iterator[str]:
             yield f"  {count(packing.dropped, 'longer sequence')} with {tokens} left out of the blocks"
 
 
-def _converted(result: convert.ConvertResult) -> Iterator[Line]:
-    return chain.from_iterable(map(_dataset, result.datasets))
+def _show_convert(result: convert.ConvertResult) -> Iterator[Line]:
+    return chain.from_iterable(map(_show_dataset, result.datasets))
 
 
-def _raw_indexed(result: api.RawIndexResult) -> Iterator[Line]:
+def _show_raw_index(result: api.RawIndexResult) -> Iterator[Line]:
     entries, dropped = result.account.num_entries, result.account.num_dropped
     yield f"{result.account.index_path}: {count(entries, 'line')}, {dropped:,} faulty left out"
     yield from (f"  left out: {result.file}, line {line} (byte {byte})" for line, byte in result.account.dropped)
@@ -222,21 +222,21 @@ def _raw_indexed(result: api.RawIndexResult) -> Iterator[Line]:
         yield f"  and {dropped - len(result.account.dropped):,} more"
 
 
-def _joined(result: api.JoinResult) -> Iterator[Line]:
+def _show_join(result: api.JoinResult) -> Iterator[Line]:
     tokens = f"{count(result.header.num_tokens, 'token')} of {count(result.header.token_bytes, 'byte')}"
     yield f"{result.path}: {tokens}, from {count(result.num_files, 'file')}"
 
 
-def _noted(notes: Iterable[str]) -> Iterator[str]:
+def _show_notes(notes: Iterable[str]) -> Iterator[str]:
     return (f"note: {note}" for note in notes)
 
 
 # Commands that read.
 
 
-def _estimated(result: build.EstimateResult) -> Iterator[Line]:
+def _show_estimate(result: build.EstimateResult) -> Iterator[Line]:
     size, outputs = format_size(result.bin_bytes + result.idx_bytes), format_size(result.bin_bytes)
-    documents, tokens = (_rounded(result.estimate, getattr(result.estimate, name)) for name in ("documents", "tokens"))
+    documents, tokens = (_round(result.estimate, getattr(result.estimate, name)) for name in ("documents", "tokens"))
     rows = {
         "inputs": f"{result.num_inputs:,}, {format_size(result.input_bytes)}",
         "shards": f"{result.num_shards:,} of at most {format_size(result.largest_shard_bytes)} of input",
@@ -249,28 +249,29 @@ def _estimated(result: build.EstimateResult) -> Iterator[Line]:
     if result.bad_records:
         number = sum(bad.number for bad in result.bad_records)
         rows["bad records"] = f"{number:,} in the sample: see --on-bad-record"
-    yield _table(rows.items(), num_texts=2)
+    yield _make_table(rows.items(), num_texts=2)
     yield from (f"  {bad.number:,} × {bad.reason} ({bad.file})" for bad in result.bad_records[:SHOWN_REASONS])
-    yield from _noted(result.notes)
+    yield from _show_notes(result.notes)
     yield from result.limits
 
 
-def _rounded(estimate: Estimate, value: float) -> str:
+def _round(estimate: Estimate, value: float) -> str:
     """Format a number, rounded to two digits unless all input was read."""
     return f"{value if estimate.is_exact else float(f'{value:.2g}'):,.0f}"
 
 
-def _mixed(result: mix.MixResult) -> Iterator[Line]:
-    total = sum(each.tokens for each in result.datasets)
+def _show_mix(result: mix.MixResult) -> Iterator[Line]:
+    datasets, total = result.datasets, sum(dataset.tokens for dataset in result.datasets)
     amount: Callable[[int], int | str] = short_number if max(total, result.tokens) >= 10**7 else int
-    others = [name for name in ("valid", "test") if any(getattr(each, f"{name}_tokens") for each in result.datasets)]
+    splits = [name for name in ("valid", "test") if any(getattr(dataset, f"{name}_tokens") for dataset in datasets)]
     rows = []
-    for each in result.datasets:
-        drawn = (amount(each.tokens_drawn), show_percent(each.share), show_epochs(each.epochs))
-        rows.append((each.prefix, amount(each.tokens), *drawn, *(amount(getattr(each, f"{o}_tokens")) for o in others)))
-    sums = (amount(sum(getattr(each, f"{other}_tokens") for each in result.datasets)) for other in others)
+    for dataset in datasets:
+        drawn_cells = (amount(dataset.tokens_drawn), show_percent(dataset.share), show_epochs(dataset.epochs))
+        split_tokens = (amount(getattr(dataset, f"{split}_tokens")) for split in splits)
+        rows.append((dataset.prefix, amount(dataset.tokens), *drawn_cells, *split_tokens))
+    sums = (amount(sum(getattr(dataset, f"{split}_tokens") for dataset in datasets)) for split in splits)
     rows.append(("total", amount(total), amount(result.tokens), "100%", show_epochs(result.tokens / total), *sums))
-    yield _table(rows, ("dataset", "tokens", "drawn", "of drawn", "epochs", *others))
+    yield _make_table(rows, ("dataset", "tokens", "drawn", "of drawn", "epochs", *splits))
     part = "all of each dataset" if result.split is None else f"the train split of {result.split!r}"
     samples = f"{count(result.num_samples, 'sample')} of {result.sequence_length:,} tokens"
     iterations = "" if result.num_iterations is None else f", {count(result.num_iterations, 'iteration')}"
@@ -283,40 +284,37 @@ def _mixed(result: mix.MixResult) -> Iterator[Line]:
 
 
 def _first_to_run_out(result: mix.MixResult) -> Iterator[str]:
-    each = result.first_to_run_out
-    after = int(result.tokens / each.epochs) if each.epochs else result.tokens
-    if each.tokens_drawn <= each.tokens + result.sequence_length:
-        yield f"nothing runs out before the end; {each.prefix} would be the first, after {after:,} tokens"
+    dataset = result.first_to_run_out
+    after = int(result.tokens / dataset.epochs) if dataset.epochs else result.tokens
+    if dataset.tokens_drawn <= dataset.tokens + result.sequence_length:
+        yield f"nothing runs out before the end; {dataset.prefix} would be the first, after {after:,} tokens"
         return
-    at = ""
-    if result.num_iterations:
-        batch = result.num_samples // result.num_iterations
-        at = f", at iteration {after // (result.sequence_length * batch):,}"
-    yield f"first to run out: {each.prefix}, after {after:,} of {result.tokens:,} tokens{at}"
-    if each.epochs_shuffled_together > 1:
-        together = f"{each.epochs_shuffled_together:,} epochs are shuffled together"
+    iteration = f", at iteration {after * result.num_iterations // result.tokens:,}" if result.num_iterations else ""
+    yield f"first to run out: {dataset.prefix}, after {after:,} of {result.tokens:,} tokens{iteration}"
+    if dataset.epochs_shuffled_together > 1:
+        together = f"{dataset.epochs_shuffled_together:,} epochs are shuffled together"
         yield f"  its {together}, so some tokens repeat before the first epoch ends"
 
 
-def _verified(result: findings.VerifyResult) -> Iterator[Line]:
+def _show_verify(result: findings.VerifyResult) -> Iterator[Line]:
     if len(result.reports) == 1:
         [report] = result.reports
-        yield from _verified_one(report)
+        yield from _show_verified_dataset(report)
         return
     rows = []
-    for each in result.reports:
-        sizes = ("", "") if each.counts is None else (each.counts.documents, each.counts.tokens)
-        rows.append((each.verdict, each.path, *sizes, len(each.checks)))
-    yield _table(rows, ("verdict", "dataset", "documents", "tokens", "checks"), num_texts=2)
-    yield from _noted(dict.fromkeys(note for report in result.reports for note in report.notes))
+    for report in result.reports:
+        sizes = ("", "") if report.counts is None else (report.counts.documents, report.counts.tokens)
+        rows.append((report.verdict, report.path, *sizes, len(report.checks)))
+    yield _make_table(rows, ("verdict", "dataset", "documents", "tokens", "checks"), num_texts=2)
+    yield from _show_notes(dict.fromkeys(note for report in result.reports for note in report.notes))
     checks = [check for report in result.reports for check in report.checks if not check.findings]
     yield from dict.fromkeys(f"checked: {check.name}" for check in checks if check.name.startswith("index cache "))
     for report in result.reports:
         if report.findings:
-            yield from ("", f"{report.path}: {VERDICTS[report.verdict]}", *_failures(report))
+            yield from ("", f"{report.path}: {VERDICTS[report.verdict]}", *_show_failures(report))
 
 
-def _verified_one(report: findings.VerifyReport) -> Iterator[str]:
+def _show_verified_dataset(report: findings.VerifyReport) -> Iterator[str]:
     yield f"{report.path}: {VERDICTS[report.verdict]}"
     if report.counts is not None:
         documents = f"{count(report.counts.documents, 'document')} ({report.counts.empty_documents:,} empty)"
@@ -324,137 +322,137 @@ def _verified_one(report: findings.VerifyReport) -> Iterator[str]:
         tokens = f"{count(report.counts.tokens, 'token')} of type {report.counts.token_type}{version}"
         yield f"  {documents}, {count(report.counts.sequences, 'sequence')}, {tokens}"
     yield from (f"  checked: {check.name}" for check in report.checks if not check.findings)
-    yield from (f"  {note}" for note in _noted(report.notes))
-    yield from _failures(report)
+    yield from (f"  {note}" for note in _show_notes(report.notes))
+    yield from _show_failures(report)
 
 
-def _failures(report: findings.VerifyReport) -> Iterator[str]:
+def _show_failures(report: findings.VerifyReport) -> Iterator[str]:
     yield from (f"  FAILED: {check.name}" for check in report.checks if check.findings)
     yield from (f"  FOUND: {finding}" for finding in report.findings)
 
 
-def _inspected(result: findings.InspectResult) -> Iterator[Line]:
+def _show_inspect(result: findings.InspectResult) -> Iterator[Line]:
     yield f"{result.path}: {result.kind}"
     for name, value in result.facts.items():
-        yield from _fact(name, value)
-    for what, summary in result.lengths.items():
-        yield from _lengths(what, summary)
+        yield from _show_fact(name, value)
+    for unit, summary in result.lengths.items():
+        yield from _show_lengths(unit, summary)
     for excerpt in result.excerpts:
         if excerpt.text is not None:
             yield from (f"  {excerpt.title}", *(f"    {line}" for line in excerpt.text.split("\n")))
         else:
-            yield f"  {excerpt.title}: {count(excerpt.num_tokens, 'token')}{_origin(excerpt.origin)}"
-            yield from (f"    {line}" for line in _tokens(excerpt))
-    yield from (f"  {note}" for note in _noted(result.notes))
+            yield f"  {excerpt.title}: {count(excerpt.num_tokens, 'token')}{_origin_text(excerpt.origin)}"
+            yield from (f"    {line}" for line in _show_tokens(excerpt))
+    yield from (f"  {note}" for note in _show_notes(result.notes))
     yield from (f"  FOUND: {finding}" for finding in result.findings)
 
 
-def _fact(name: str, value: object) -> Iterator[str]:
+def _show_fact(name: str, value: object) -> Iterator[str]:
     if isinstance(value, dict):
         value = [f"{path} {format_size(size)}" for path, size in value.items()]
     values = value if isinstance(value, list) else [f"{value:,}" if isinstance(value, int) else str(value)]
-    for number, each in enumerate(values):
+    for number, text in enumerate(values):
         title = f"  {name}: " if number == 0 else " " * (len(name) + 4)
-        yield f"{title}{each}"
+        yield f"{title}{text}"
 
 
-def _lengths(what: str, summary: LengthSummary) -> Iterator[str]:
+def _show_lengths(unit: str, summary: LengthSummary) -> Iterator[str]:
     mean = f", {summary.total / summary.count:,.1f} on average" if summary.count else ""
-    yield f"  tokens of {what}: {summary.total:,}{mean}, {summary.empty:,} empty"
+    yield f"  tokens of {unit}: {summary.total:,}{mean}, {summary.empty:,} empty"
     if summary.quantiles:
         yield "    " + "  ".join(f"{share}%: {value:,}" for share, value in summary.quantiles.items())
 
 
-def _tokens(excerpt: findings.Excerpt) -> Iterator[str]:
+def _show_tokens(excerpt: findings.Excerpt) -> Iterator[str]:
     """Yield lines of tokens; brackets mark tokens that are trained on. A token with a newline ends its line."""
-    line, width, place = "", 0, 0
+    line, width, position = "", 0, 0
     columns = min(shutil.get_terminal_size((TOKEN_COLUMNS, 0)).columns, TOKEN_COLUMNS) - 4
     for piece in excerpt.pieces:
-        is_trained = excerpt.mask is not None and any(excerpt.mask[place : place + len(piece.ids)])
-        place += len(piece.ids)
+        is_trained = excerpt.mask is not None and any(excerpt.mask[position : position + len(piece.ids)])
+        position += len(piece.ids)
         text = "+".join(map(str, piece.ids)) if piece.text is None else piece.text
-        shown = f"[{show_name(text)}]" if is_trained else show_name(text)
-        if line and width + len(shown) + 1 > columns:
+        cell = f"[{show_name(text)}]" if is_trained else show_name(text)
+        if line and width + len(cell) + 1 > columns:
             yield line
             line, width = "", 0
-        line += f"{shown}{BORDER}"
-        width += len(shown) + 1
+        line += f"{cell}{BORDER}"
+        width += len(cell) + 1
         if piece.text is not None and "\n" in piece.text:
             yield line
             line, width = "", 0
-    more = f" … {count(excerpt.num_tokens - place, 'more token')}" if excerpt.num_tokens > place else ""
-    if width + len(more) > columns:
+    suffix = f" … {count(excerpt.num_tokens - position, 'more token')}" if excerpt.num_tokens > position else ""
+    if width + len(suffix) > columns:
         yield line
         line = ""
-    if line or more:
-        yield line + more
+    if line or suffix:
+        yield line + suffix
 
 
-def _traced(result: findings.TracedSamples) -> Iterator[Line]:
+def _show_trace(result: findings.TracedSamples) -> Iterator[Line]:
     if len(result.samples) > 1:
-        total = max(1, sum(each.num_tokens for each in result.datasets))
+        total = max(1, sum(draw.num_tokens for draw in result.datasets))
         yield f"{count(len(result.samples), 'sample')}, {count(total, 'token')}"
         rows = (
-            (each.prefix, show_percent(each.num_tokens / total), each.num_tokens, each.num_samples, each.num_documents)
-            for each in result.datasets
+            (draw.prefix, show_percent(draw.num_tokens / total), draw.num_tokens, draw.num_samples, draw.num_documents)
+            for draw in result.datasets
         )
-        yield _table(rows, ("dataset", "of tokens", "tokens", "samples", "documents"))
+        yield _make_table(rows, ("dataset", "of tokens", "tokens", "samples", "documents"))
     for sample in result.samples:
         tokens = sum(part.num_tokens for part in sample.parts)
         documents = count(len({(part.dataset, part.document) for part in sample.parts}), "document")
         step = "" if sample.step is None else f", step {sample.step}"
         yield f"sample {sample.sample:,} of {result.num_samples:,}{step}: {count(tokens, 'token')}, {documents}"
         for part in sample.parts:
-            yield from _part(part)
-    yield from _noted(result.notes)
+            yield from _show_part(part)
+    yield from _show_notes(result.notes)
 
 
-def _part(part: TracedPart) -> Iterator[str]:
+def _show_part(part: TracedPart) -> Iterator[str]:
     tokens = f"tokens {part.offset}:{part.offset + part.num_tokens}"
-    yield f"  {part.prefix}, document {part.document:,}, {tokens}{_origin(part.origin)}"
-    more = "…" if part.num_tokens > len(part.tokens) else ""
+    yield f"  {part.prefix}, document {part.document:,}, {tokens}{_origin_text(part.origin)}"
+    suffix = "…" if part.num_tokens > len(part.tokens) else ""
     if part.text is not None:
-        yield f"    {json.dumps(part.text, ensure_ascii=False)}{more}"
+        yield f"    {json.dumps(part.text, ensure_ascii=False)}{suffix}"
     elif part.tokens:
-        yield f"    tokens {' '.join(map(str, part.tokens))}{more}"
+        yield f"    tokens {' '.join(map(str, part.tokens))}{suffix}"
 
 
-def _origin(origin: DocumentOrigin | None) -> str:
+def _origin_text(origin: DocumentOrigin | None) -> str:
     if origin is None:
         return ""
     part = "" if origin.part is None else f", document {origin.part.document:,} of {origin.part.prefix}"
     return part if origin.source is None else f"{part}, from {origin.source.path}, line {origin.source.line:,}"
 
 
-def _consumed(result: findings.ConsumedTokens) -> Iterator[Line]:
+def _show_consumed(result: findings.ConsumedTokens) -> Iterator[Line]:
     yield f"after {result.consumed:,} of {count(result.num_samples, 'sample')}:"
     rows = [
-        (each.prefix, each.num_samples, times, tokens, show_percent(tokens / max(1, sum(each.tokens_by_times))))
-        for each in result.datasets
-        for times, tokens in enumerate(each.tokens_by_times)
+        (counts.prefix, counts.num_samples, times, tokens, show_percent(tokens / max(1, sum(counts.tokens_by_times))))
+        for counts in result.datasets
+        for times, tokens in enumerate(counts.tokens_by_times)
         if tokens
     ]
-    yield _table(rows, ("dataset", "samples", "times read", "tokens", "of its tokens"))
+    yield _make_table(rows, ("dataset", "samples", "times read", "tokens", "of its tokens"))
 
 
-def _reported(result: report.ReportResult) -> Iterator[Line]:
+def _show_report(result: report.ReportResult) -> Iterator[Line]:
     yield f"{result.output}: {count(len(result.datasets), 'dataset')}, {format_size(result.size_bytes)}"
-    for each in result.datasets:
-        told = "not read"
-        if each.documents is not None and each.tokens is not None:
-            told = f"{count(each.documents, 'document')}, {count(each.tokens, 'token')}, "
-            told += count(each.repetitions, "repetition")
-        yield f"  {each.name}: {told}"
-        yield from (f"    {note}" for note in _noted(each.notes))
-        yield from (f"    FOUND: {finding}" for finding in each.findings)
+    for section in result.datasets:
+        summary = "not read"
+        if section.documents is not None and section.tokens is not None:
+            summary = f"{count(section.documents, 'document')}, {count(section.tokens, 'token')}, "
+            summary += count(section.repetitions, "repetition")
+        yield f"  {section.name}: {summary}"
+        yield from (f"    {note}" for note in _show_notes(section.notes))
+        yield from (f"    FOUND: {finding}" for finding in section.findings)
     yield from (f"  FOUND: {finding}" for finding in result.findings)
 
 
 VIEWS: dict[str, Callable[[Any], Iterator[Line]]] = {
     view.__annotations__["result"].split(" | ")[0].partition(".")[2]: view
     for view in (
-        *(_built, _consumed, _converted, _estimated, _indexed, _inspected, _instructed, _joined, _merged, _mixed),
-        *(_packed, _raw_indexed, _reported, _traced, _verified),
+        *(_show_build, _show_consumed, _show_convert, _show_estimate, _show_index, _show_inspect, _show_instruct),
+        *(_show_join, _show_merge, _show_mix, _show_pack, _show_raw_index, _show_report, _show_trace, _show_verify),
     )
 }
 """Result class → function. Keys are names of classes, so that a command imports only its own results."""

@@ -73,10 +73,10 @@ def prepare_standard_streams() -> None:
             if null != descriptor:
                 os.dup2(null, descriptor)
                 os.close(null)
-    sys.stdout, sys.stderr = _prepared(sys.stdout), _prepared(sys.stderr)
+    sys.stdout, sys.stderr = _make_stream(sys.stdout), _make_stream(sys.stderr)
 
 
-def _prepared(stream: object) -> StandardStream:
+def _make_stream(stream: object) -> StandardStream:
     if isinstance(stream, io.TextIOWrapper):
         buffer, encoding, is_terminal = stream.buffer, stream.encoding, stream.line_buffering
     else:  # Python has no stream for a closed descriptor

@@ -20,8 +20,8 @@ def describe_installation() -> list[str]:
         f"Python {platform.python_version()}, {platform.system()} {platform.release()} {platform.machine()}, {libc}",
         f"{available_cpus()} of {os.cpu_count()} CPUs, {format_size(available_memory() or 0)} of memory for jobs",
     ]
-    required = [each for each in importlib.metadata.requires("dsindex") or () if "extra ==" not in each]
-    for name in [*(re.split(r"[^\w.-]", each)[0] for each in required), "obstore", "torch", "megatron-core"]:
+    requirements = [spec for spec in importlib.metadata.requires("dsindex") or () if "extra ==" not in spec]
+    for name in [*(re.split(r"[^\w.-]", spec)[0] for spec in requirements), "obstore", "torch", "megatron-core"]:
         try:
             lines.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:

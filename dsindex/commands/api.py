@@ -54,23 +54,23 @@ if TYPE_CHECKING:
 show_html: Callable[[Any], str] | None = None
 """Renders a result in a notebook; the package sets it."""
 Arguments = ParamSpec("Arguments")
-Returned = TypeVar("Returned")
+Result = TypeVar("Result")
 Config = TypeVar("Config", bound=Options)
 
 
 def takes(
     model: Callable[Arguments, Config],
-) -> Callable[[Callable[[Config, Reporter], Returned]], Callable[Arguments, Returned]]:
+) -> Callable[[Callable[[Config, Reporter], Result]], Callable[Arguments, Result]]:
     """Turn a function that takes an option model into one that takes the model's fields as keyword arguments."""
     options = cast("type[Options]", model)  # type checkers see a callable with the model's parameters
 
-    def decorate(run: Callable[[Config, Reporter], Returned]) -> Callable[Arguments, Returned]:
-        def command(*arguments: Arguments.args, **values: Arguments.kwargs) -> Returned:
+    def decorate(run: Callable[[Config, Reporter], Result]) -> Callable[Arguments, Result]:
+        def command(*arguments: Arguments.args, **values: Arguments.kwargs) -> Result:
             config = model(*arguments, **values)
             with open_reporter(getattr(config, "progress", False)) as reporter:
-                return run(on_connected_cluster(config), reporter)
+                return run(use_connected_cluster(config), reporter)
 
-        def call(*arguments: Arguments.args, **values: Arguments.kwargs) -> Returned:
+        def call(*arguments: Arguments.args, **values: Arguments.kwargs) -> Result:
             try:
                 result = command(*arguments, **values)
             except DsindexError as error:
@@ -109,12 +109,12 @@ def _signature(run: Callable[..., object], model: type[Options]) -> inspection.S
     kinds = {True: inspection.Parameter.KEYWORD_ONLY, False: inspection.Parameter.POSITIONAL_OR_KEYWORD}
     parameters = [
         inspection.Parameter(
-            each.alias or name,
-            kinds[each.kw_only],
-            default=inspection.Parameter.empty if each.default is ... else each.default,
-            annotation=_type_of(each),
+            option.alias or name,
+            kinds[option.kw_only],
+            default=inspection.Parameter.empty if option.default is ... else option.default,
+            annotation=_type_of(option),
         )
-        for name, each in options_of(model).items()
+        for name, option in options_of(model).items()
     ]
     parameters.sort(key=lambda parameter: (parameter.kind, parameter.default is not inspection.Parameter.empty))
     return inspection.Signature(parameters, return_annotation=_Annotation(run.__annotations__["return"]))
@@ -136,7 +136,7 @@ def _type_of(option: Option) -> str:
 
 def _document(text: str, model: type[Options]) -> str:
     """Append the help text of each option to a docstring."""
-    lines = [f"    {each.alias or name}: {each.help}" for name, each in options_of(model).items() if each.help]
+    lines = [f"    {option.alias or name}: {option.help}" for name, option in options_of(model).items() if option.help]
     if "progress" in options_of(model):
         lines.append("    progress: True shows bars or lines; a function is called with each Snapshot of the progress.")
     return "\n".join([inspection.cleandoc(text), "", "Args:", *lines])
@@ -188,20 +188,20 @@ def open_reporter(progress: Progress) -> contextlib.AbstractContextManager[Repor
     raise UsageError(f"progress: {progress!r} is neither a bool nor a function that takes a Snapshot")
 
 
-def on_connected_cluster(config: Config) -> Config:
+def use_connected_cluster(config: Config) -> Config:
     """Use the Ray cluster that this process is connected to, unless the options name an executor.
 
     If the cluster has several nodes, `address` is set too, which makes workers check that they see the same files.
     """
     ray = sys.modules.get("ray")
-    is_open = isinstance(config, ExecutorConfig) and not {"executor", "address"} & config.given
+    is_open = isinstance(config, ExecutorConfig) and not {"executor", "address"} & config.given_names
     if not is_open or ray is None or not ray.is_initialized():
         return config
     has_others = sum(node["Alive"] for node in ray.nodes()) > 1
-    return config.replaced(executor="ray", **({"address": "auto"} if has_others else {}))
+    return config.copy_with(executor="ray", **({"address": "auto"} if has_others else {}))
 
 
-def _seen_from_anywhere(config: ExecutorConfig, path: str) -> str:
+def _path_for_workers(config: ExecutorConfig, path: str) -> str:
     """Return a path for workers; absolute on Ray, where they may run in another working folder."""
     return absolute(path) if wants_ray(config) else path
 
@@ -347,9 +347,9 @@ def verify(config: VerifyConfig, reporter: Reporter) -> VerifyResult:
     from dsindex.commands.verify import verify_dataset
 
     paths = {name: getattr(config, name) for name in ("cache", "same_as")}
-    found = {name: _seen_from_anywhere(config, path) for name, path in paths.items() if path is not None}
-    config = config.replaced(**found)
-    prefixes = (_seen_from_anywhere(config, prefix) for prefix in config.prefix)
+    worker_paths = {name: _path_for_workers(config, path) for name, path in paths.items() if path is not None}
+    config = config.copy_with(**worker_paths)
+    prefixes = (_path_for_workers(config, prefix) for prefix in config.prefix)
     return VerifyResult(reports=tuple(verify_dataset(prefix, config, reporter=reporter) for prefix in prefixes))
 
 

@@ -38,7 +38,7 @@ MOST_OBJECT_BYTES = 48 << 40
 FILLED_SHARE = 0.8
 """Share of these limits that an estimate may reach before the build makes several datasets."""
 LEAST_RECORD_BYTES = 8
-"""With less text than this per document of MOST_DOCUMENTS, the limits cannot be reached, and nothing is estimated."""
+"""Inputs with less text than this times MOST_DOCUMENTS cannot reach the limits, so their size is not estimated."""
 PIECE_BYTES = 256 << 10
 NUM_PIECES = 256
 """Number of pieces that `--dry-run` samples, spread over the input: 64 MiB in all, or all of a small input."""
@@ -62,34 +62,33 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
     """
     # Megatron's preprocess_data.py names the dataset of a key like this.
     prefixes = [f"{config.output_prefix}_{name}_document" for name in config.dataset_names]
-    index_configs = list(filter(None, map(config.index_config, prefixes)))
+    all_options = list(filter(None, map(config.index_config, prefixes)))
     indices: tuple[IndexResult, ...] = ()
-    if index_configs:
+    if all_options:
         from dsindex.commands.index import check_index_options, run_index  # load numba
 
-        check_index_options(index_configs[0])
+        check_index_options(all_options[0])
     source = open_source(config, append_eod=config.append_eod, reporter=reporter, selection=config.selection())
     selection = config.selection(source.tokenizer.vocabulary_size)
-    config, note = _fit_datasets(config, source)
+    config, notes = _fit_datasets(config, source)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     encodes, num_keys = config.token_ids is None, len(config.output_names)
     plan = make_plan(_settings(config, source), source.files)
-    begins, lists = [0], list[str | None]()
+    begins, list_paths = [0], list[str | None]()
     if config.max_dataset_size is not None:
         begins = group_inputs((file.size_bytes for file in source.inputs), config.max_dataset_size)
-        lists = [f"{absolute(prefix)}.txt" for prefix in prefixes]
+        list_paths = [f"{absolute(prefix)}.txt" for prefix in prefixes]
         prefixes = [f"{prefix}_{number:03d}" for number in range(len(begins)) for prefix in prefixes]
     outputs = [
         Output(prefix=absolute(prefix), plan_id=plan.plan_id, dtype=dtype, list_path=list_path)
-        for prefix, list_path in zip_longest(prefixes, lists)
+        for prefix, list_path in zip_longest(prefixes, list_paths)
     ]
     uses_jq = selection.needs_jq
     with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
         if not job.already_complete:
-            for each in (*note, *source.first_notes(encodes=encodes)):
-                reporter.say(f"note: {each}")
-            estimate = examine_sample(source, selection)
-            estimate = estimate.scale(config.share)
+            for note in (*notes, *source.first_notes(encodes=encodes)):
+                reporter.say(f"note: {note}")
+            estimate = examine_sample(source, selection).scale(config.share)
             check_room(config, estimate, itemsize=dtype.itemsize, num_keys=num_keys)
             settings = ShardSettings(
                 tokenizer=source.tokenizer,
@@ -107,17 +106,17 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
             num_groups = len(outputs) // len(begins)
             for group in range(num_groups) if config.hold_out is not None else ():
                 if not any(
-                    each.header.num_documents for output in outputs[group::num_groups] for each in output.segments
+                    segment.header.num_documents for output in outputs[group::num_groups] for segment in output.segments
                 ):
-                    msg = f"{outputs[group].prefix}: --hold-out {config.hold_out} leaves no records for it"
-                    raise InputError(msg, hint="take another share")
-            own = [{"options": _describe_options(config, source, number)} for number in range(num_groups)]
-            shards.publish(own * len(begins), encodes=encodes)
-        if index_configs:
-            indices = tuple(run_index(each, executor=job.executor, reporter=job.reporter) for each in index_configs)
+                    problem = f"{outputs[group].prefix}: --hold-out {config.hold_out} leaves no records for it"
+                    raise InputError(problem, hint="take another share")
+            manifest_fields = [{"options": _describe_options(config, source, number)} for number in range(num_groups)]
+            shards.publish(manifest_fields * len(begins), encodes=encodes)
+        if all_options:
+            indices = tuple(run_index(options, executor=job.executor, reporter=job.reporter) for options in all_options)
     contents = [manifest.content for manifest in job.manifests]
     return BuildResult(
-        datasets=tuple(map(MadeDataset.of, prefixes, contents)),
+        datasets=tuple(map(MadeDataset.from_content, prefixes, contents)),
         engine=source.engine.name if encodes else "token ids as given",
         indices=indices,
         **outcome_fields(source, job, num_keys=num_keys, num_datasets=len(begins)),
@@ -148,13 +147,13 @@ def _fit_datasets(
     share = max(estimate.documents / MOST_DOCUMENTS, object_bytes / MOST_OBJECT_BYTES) / FILLED_SHARE
     if share <= 1:
         return config, []
-    what = f"about {estimate.documents:,.0f} documents, {format_size(estimate.tokens * itemsize)} of tokens"
+    amount = f"about {estimate.documents:,.0f} documents, {format_size(estimate.tokens * itemsize)} of tokens"
     if config.index_config(config.output_prefix) is not None:
         hint = "leave out the options of index caches, and run `dsindex index` afterwards"
-        raise UsageError(f"{what}: too much for one dataset, and index caches need all datasets at once", hint=hint)
-    size = 1 << int(source.total_bytes / share).bit_length() - 1
-    note = f"{what}: too much for one dataset, so several are made, as with --max-dataset-size {size}B"
-    return config.replaced(max_dataset_size=size), [note]
+        raise UsageError(f"{amount}: too much for one dataset, and index caches need all datasets at once", hint=hint)
+    dataset_bytes = 1 << int(source.total_bytes / share).bit_length() - 1
+    note = f"{amount}: too much for one dataset, so several are made, as with --max-dataset-size {dataset_bytes}B"
+    return config.copy_with(max_dataset_size=dataset_bytes), [note]
 
 
 def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
@@ -178,9 +177,9 @@ def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
 def _describe_options(config: BuildConfig, source: TextSource, number: int) -> RecordedOptions:
     """Return the options for an output's manifest, given the output's number within its dataset."""
     group, key = divmod(number, len(config.output_names))
-    sample, by_key = config.samples[group], config.token_ids is None and config.join is None
+    sample, is_by_key = config.samples[group], config.token_ids is None and config.join is None
     return source.describe_options(
-        json_key=config.json_keys[key] if by_key else None,
+        json_key=config.json_keys[key] if is_by_key else None,
         json_keys=list(config.json_keys) if config.join is not None else None,
         token_ids=config.token_ids,
         join=config.join,

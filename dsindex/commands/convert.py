@@ -34,7 +34,7 @@ from dsindex.formats.pbin import (
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.publish import write_new_files
 from dsindex.store.read import input_status, is_stored
-from dsindex.store.urls import absolute, as_prefix
+from dsindex.store.urls import absolute, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,16 +66,16 @@ def convert_dataset(config: ConvertCommand) -> ConvertResult:
     source, destination, seed = config.source, config.destination, config.shuffle_documents
     version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
     if not source.endswith(".pbin"):
-        prefix = as_prefix(source)
+        prefix = prefix_of(source)
         if not destination.endswith(".pbin"):
-            return shuffle_indexed([prefix], as_prefix(destination), seed or 0)
+            return shuffle_indexed([prefix], prefix_of(destination), seed or 0)
         return convert_to_pbin(
             prefix, destination, version=version or CURRENT_VERSION, flatten=config.flatten, seed=seed
         )
     if destination.endswith(".pbin"):
         return convert_version(source, destination, version=version or CURRENT_VERSION, seed=seed)
     dtype = np.dtype(config.token_type) if config.token_type else None
-    return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype, seed=seed)
+    return convert_to_indexed(source, prefix_of(destination), version=version, dtype=dtype, seed=seed)
 
 
 def convert_to_pbin(
@@ -104,7 +104,7 @@ def convert_to_pbin(
     token_bytes = dataset.dtype.itemsize if version.names_token_size else 4
     header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=dataset.num_tokens * token_bytes)
     _write_pbin(output, header, [documents_of(dataset)], seed)
-    return _converted(output, (dataset.num_documents, len(dataset), dataset.num_tokens), header.dtype)
+    return _make_result(output, (dataset.num_documents, len(dataset), dataset.num_tokens), header.dtype)
 
 
 def _require_representable(dataset: IndexedDataset, idx_path: str, *, flatten: bool) -> None:
@@ -115,19 +115,18 @@ def _require_representable(dataset: IndexedDataset, idx_path: str, *, flatten: b
     """
     if dataset.dtype not in TYPE_OF_SIZE.values():
         names = ", ".join(map(str, TYPE_OF_SIZE.values()))
-        raise FormatError(
-            f"{idx_path}: tokens of type {dataset.dtype} could not be restored from a .pbin, only {names}"
-        )
+        problem = f"tokens of type {dataset.dtype} could not be restored from a .pbin, only {names}"
+        raise FormatError(f"{idx_path}: {problem}")
     if dataset.sequence_modes is not None:
         raise FormatError(f"{idx_path}: a .pbin cannot store sequence modes")
-    several = np.flatnonzero(np.diff(dataset.document_indices) > 1)
-    if len(several) and not flatten:
-        what = f"document {several[0]} has several sequences, which a .pbin cannot store"
-        raise FormatError(f"{idx_path}: {what}", hint="join them with --flatten")
-    empty = np.flatnonzero(dataset.sequence_lengths == 0)
-    if len(empty) and not flatten:
-        what = f"sequence {empty[0]} has no tokens, and a .pbin stores it as a document without sequences"
-        raise FormatError(f"{idx_path}: {what}", hint="accept that with --flatten")
+    joined_documents = np.flatnonzero(np.diff(dataset.document_indices) > 1)
+    if len(joined_documents) and not flatten:
+        problem = f"document {joined_documents[0]} has several sequences, which a .pbin cannot store"
+        raise FormatError(f"{idx_path}: {problem}", hint="join them with --flatten")
+    empty_sequences = np.flatnonzero(dataset.sequence_lengths == 0)
+    if len(empty_sequences) and not flatten:
+        problem = f"sequence {empty_sequences[0]} has no tokens, and a .pbin stores it as a document without sequences"
+        raise FormatError(f"{idx_path}: {problem}", hint="accept that with --flatten")
 
 
 def convert_to_indexed(
@@ -153,25 +152,25 @@ def convert_to_indexed(
         OutputError: If the output exists or cannot be written.
     """
     header = read_pbin_header(path, version=version)
-    wanted = TYPE_OF_SIZE[header.token_bytes] if dtype is None else dtype.newbyteorder("<")
+    token_type = TYPE_OF_SIZE[header.token_bytes] if dtype is None else dtype.newbyteorder("<")
     idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
     parts = [_pbin_documents(path, header)]
-    lengths = _lengths(parts, seed)
-    filled = lengths > 0
-    plan = _plan_copy(prefix, {"convert": wanted.str}, [path], seed)
+    lengths = _output_lengths(parts, seed)
+    has_tokens = lengths > 0
+    plan = _plan_copy(prefix, {"convert": token_type.str}, [path], seed)
     with (
         write_new_files(prefix, [bin_path, idx_path], plan) as files,
-        contextlib.closing(IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")) as builder,
+        contextlib.closing(IndexBuilder(token_type, folder=os.path.dirname(prefix) or ".")) as builder,
     ):
         try:
-            builder.add_documents(lengths[filled], filled.astype(np.int64))
+            builder.add_documents(lengths[has_tokens], has_tokens.astype(np.int64))
         except OverflowError as error:
             raise LimitError(f"{path}: {error}") from error
         with files.open(bin_path) as bin_file:
-            _copy_tokens(bin_file, parts, wanted, seed)
+            _copy_tokens(bin_file, parts, token_type, seed)
         with files.open(idx_path) as idx_file:
             builder.write(idx_file)
-    return _converted(prefix, (len(lengths), int(filled.sum()), header.num_tokens), wanted)
+    return _make_result(prefix, (len(lengths), int(has_tokens.sum()), header.num_tokens), token_type)
 
 
 def shuffle_indexed(prefixes: Sequence[str], output: str, seed: int) -> ConvertResult:
@@ -202,7 +201,7 @@ def shuffle_indexed(prefixes: Sequence[str], output: str, seed: int) -> ConvertR
             _copy_tokens(bin_file, documents.parts, dtype, seed)
         with files.open(f"{output}.idx") as idx_file:
             builder.write(idx_file)
-    return _converted(output, (builder.num_documents, builder.num_sequences, builder.num_tokens), dtype)
+    return _make_result(output, (builder.num_documents, builder.num_sequences, builder.num_tokens), dtype)
 
 
 def convert_version(path: str, output: str, *, version: PbinVersion, seed: int | None = None) -> ConvertResult:
@@ -215,7 +214,7 @@ def convert_version(path: str, output: str, *, version: PbinVersion, seed: int |
     """
     header = join_pbin_files([path], output, version=version, seed=seed)
     num_documents = len(read_document_lengths(output, header))
-    return _converted(output, (num_documents, num_documents, header.num_tokens), header.dtype)
+    return _make_result(output, (num_documents, num_documents, header.num_tokens), header.dtype)
 
 
 def join_pbin_files(
@@ -248,18 +247,18 @@ def join_pbin_files(
             sizes = f"tokens of {header.token_bytes} bytes, and {paths[0]} of {headers[0].token_bytes}"
             raise FormatError(f"{path} has {sizes}: files of different vocabularies cannot be merged")
     data_bytes = sum(header.data_bytes for header in headers)
-    merged = PbinHeader(version=version, token_bytes=headers[0].token_bytes, data_bytes=data_bytes)
-    _write_pbin(output, merged, list(map(_pbin_documents, paths, headers)), seed)
-    return merged
+    joined_header = PbinHeader(version=version, token_bytes=headers[0].token_bytes, data_bytes=data_bytes)
+    _write_pbin(output, joined_header, list(map(_pbin_documents, paths, headers)), seed)
+    return joined_header
 
 
 def _pbin_documents(path: str, header: PbinHeader) -> Documents:
     return documents_of(PbinDocuments(path, version=header.version))
 
 
-def _lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:
+def _output_lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:
     """Return the number of tokens of each document, in output order."""
-    lengths = np.concatenate([np.empty(0, np.int64), *(own for part in parts for own in part.lengths())])
+    lengths = np.concatenate([np.empty(0, np.int64), *(chunk for part in parts for chunk in part.lengths())])
     return lengths if seed is None else np.concatenate([lengths[:0], *shuffle_items(lengths, seed)])
 
 
@@ -268,14 +267,14 @@ def _write_pbin(output: str, header: PbinHeader, parts: Sequence[Documents], see
     with write_new_files(output, [output], plan) as files, files.open(output) as file:
         file.write(header.to_bytes())
         _copy_tokens(file, parts, header.dtype, seed)
-        write_pbin_index(file, header, _lengths(parts, seed))
+        write_pbin_index(file, header, _output_lengths(parts, seed))
 
 
 def _plan_copy(output: str, settings: dict[str, Any], paths: Sequence[str], seed: int | None) -> Plan:
     """Return the plan of an output without a manifest.
 
     Raises:
-        OutputError: If documents are shuffled, and a manifest with this name would tell their lines in another order.
+        OutputError: If documents are shuffled, and a manifest with this name exists, which lists them in another order.
     """
     if seed is not None and is_stored(path := manifest_path(output.removesuffix(".pbin"))):
         raise OutputError(f"{path}: this is another dataset with the same name", hint="choose another name")
@@ -285,20 +284,20 @@ def _plan_copy(output: str, settings: dict[str, Any], paths: Sequence[str], seed
 def _copy_tokens(file: DigestingWriter, parts: Sequence[Documents], dtype: np.dtype[Any], seed: int | None) -> None:
     """Append tokens, cast to another type, in bounded memory."""
     documents = ShuffledDocuments(parts, seed or 0)
-    in_order = (
+    chunks = (
         part.tokens[begin : begin + COPY_TOKENS] for part in parts for begin in range(0, len(part.tokens), COPY_TOKENS)
     )
-    for chunk in in_order if seed is None else documents.tokens(0, documents.num_documents):
+    for chunk in chunks if seed is None else documents.tokens(0, documents.num_documents):
         try:
-            cast = cast_tokens(chunk.astype(chunk.dtype.newbyteorder("="), copy=False), dtype.newbyteorder("="))
+            tokens = cast_tokens(chunk.astype(chunk.dtype.newbyteorder("="), copy=False), dtype.newbyteorder("="))
         except OverflowError as error:
             raise FormatError(f"{parts[0].path}: {error}", hint="choose a larger token type") from error
-        file.write(np.ascontiguousarray(cast.astype(dtype, copy=False)).view(np.uint8).data)
+        file.write(np.ascontiguousarray(tokens.astype(dtype, copy=False)).view(np.uint8).data)
 
 
-def _converted(path: str, counts: tuple[int, int, int], dtype: np.dtype[Any]) -> ConvertResult:
+def _make_result(path: str, counts: tuple[int, int, int], dtype: np.dtype[Any]) -> ConvertResult:
     documents, sequences, tokens = counts
-    made = MadeDataset(
+    dataset = MadeDataset(
         prefix=path, num_documents=documents, num_sequences=sequences, num_tokens=tokens, token_dtype=dtype.name
     )
-    return ConvertResult(datasets=(made,))
+    return ConvertResult(datasets=(dataset,))

@@ -76,11 +76,11 @@ class VerifyReport:
     @property
     def verdict(self) -> Verdict:
         """The verdict; a dataset is intact only if its tokens were compared with something."""
-        failed = [check for check in self.checks if check.findings]
+        failed_checks = [check for check in self.checks if check.findings]
         if self.kind is None:
             return "missing"
-        if failed:
-            is_other = all(check.name.startswith(SAME_AS) for check in failed)
+        if failed_checks:
+            is_other = all(check.name.startswith(SAME_AS) for check in failed_checks)
             return "different" if is_other else "damaged"
         return "intact" if self.compared else "sound"
 

@@ -129,10 +129,10 @@ class IndexResult:
     def verdict(self) -> str:
         """A sentence: how many caches are ready or planned, and where."""
         place = f" in {', '.join(self.folders)}" if self.folders else ""
-        if any(each.seconds is None for each in self.results):
+        if any(cache.seconds is None for cache in self.results):
             return f"{count(len(self.results), 'cache')} planned{place}"
-        ready = [each.found and each.sound for each in self.findings] or [True for _ in self.results]
-        return f"{sum(ready)} of {count(len(ready), 'cache')} ready{place}"
+        is_ready = [finding.found and finding.sound for finding in self.findings] or [True for _ in self.results]
+        return f"{sum(is_ready)} of {count(len(is_ready), 'cache')} ready{place}"
 
     @property
     def descriptions(self) -> dict[str, tuple[str, ...]]:
@@ -152,39 +152,39 @@ def run_index(config: IndexConfig, *, executor: Executor, reporter: Reporter | N
         LimitError: If Megatron would loop forever, stop or overflow, or the caches do not fit in memory.
         DsindexError: If the job cannot be done as asked.
     """
-    began = time.monotonic()
-    config = _with_given_paths(config)
+    start = time.monotonic()
+    config = _read_paths(config)
     settings, blends = _cache_settings(config), _blends(config)
     if config.explain and not any(blends):
-        wanted = read_description(config.like or "")
-        finding = explain_cache(wanted, cache_files(settings.folder or ".", wanted))
-        return IndexResult(results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
+        description = read_description(config.like or "")
+        finding = explain_cache(description, cache_files(settings.folder or ".", description))
+        return IndexResult(results=(), notes=(), findings=(finding,), seconds=time.monotonic() - start)
 
     counts = _count_parts(config, blends, settings, executor)
     _check_blends(config, settings, blends)
     train = blends[0].prefixes if blends[0] is not None else ()
     parts = [counts[prefix][0] for prefix in dict.fromkeys(train)]
     sizes = _requested_sizes(config, settings, sum(part.tokens for part in parts if part is not None))
-    job = partial(job_path, replacements=parse_replacements(config.dataset_path_as or ()))
-    datasets, blended = find_needed_caches(blends, sizes, settings=settings, counts=counts, job_path=job)
+    spell = partial(job_path, replacements=parse_replacements(config.dataset_path_as or ()))
+    gpt_caches, blend_caches = find_needed_caches(blends, sizes, settings=settings, counts=counts, job_path=spell)
     notes: list[str] = []
     if config.is_over_time:
-        datasets, blended, notes = plan_over_time(
-            datasets,
-            blended,
+        gpt_caches, blend_caches, notes = plan_over_time(
+            gpt_caches,
+            blend_caches,
             continue_from=config.continue_from and absolute(config.continue_from),
             consumed=config.consumed_samples or 0,
             schedule=config.blend_schedule,
             max_epochs=config.max_epochs,
         )
-    notes += _notes(config, settings, datasets, counts, job)
-    caches: list[Cache] = [*datasets, *(blended if settings.folder is not None else ())]
-    if blended and settings.folder is None:
+    notes += _notes(config, settings, gpt_caches, counts, spell)
+    caches: list[Cache] = [*gpt_caches, *(blend_caches if settings.folder is not None else ())]
+    if blend_caches and settings.folder is None:
         notes.append("blends are not written: Megatron caches blends only with --data-cache-path")
 
     results: list[BuiltCache] = []
     findings: tuple[Finding, ...] = ()
-    path, prefixes = config.per_dataset_sequences_path, {job(prefix): prefix for prefix in counts}
+    path, prefixes = config.per_dataset_sequences_path, {spell(prefix): prefix for prefix in counts}
     if config.explain:
         findings = tuple(map(_explain, caches))
         findings += () if path is None else (_explain_sequence_counts(path, sequence_counts(prefixes)),)
@@ -195,7 +195,7 @@ def run_index(config: IndexConfig, *, executor: Executor, reporter: Reporter | N
         if path is not None:
             write_sequence_counts(path, prefixes)
             notes.append(f"{path} has the counts of the datasets: start the job with --per-dataset-sequences-path")
-    return IndexResult(results=tuple(results), notes=tuple(notes), findings=findings, seconds=time.monotonic() - began)
+    return IndexResult(results=tuple(results), notes=tuple(notes), findings=findings, seconds=time.monotonic() - start)
 
 
 def check_index_options(config: IndexConfig) -> None:
@@ -210,19 +210,19 @@ def check_index_options(config: IndexConfig) -> None:
 # The options as Megatron's settings.
 
 
-def _with_given_paths(config: IndexConfig) -> IndexConfig:
-    """Return options with the paths in the file of --data-args-path or --per-split-data-args-path.
+def _read_paths(config: IndexConfig) -> IndexConfig:
+    """Return the options with the paths from the file of --data-args-path or --per-split-data-args-path.
 
     Raises:
-        InputError: If the file cannot be read, or does not have paths.
+        InputError: If the file cannot be read, or has no paths.
     """
     replacements = parse_replacements(config.dataset_path_as or ())
 
-    def here(words: Sequence[str] | None) -> tuple[str, ...] | None:
+    def localize(words: Sequence[str] | None) -> tuple[str, ...] | None:
         return None if words is None else tuple(local_path(word, replacements) for word in words)
 
     if config.data_args_path is not None:
-        return config.replaced(data_path=here(read_words(config.data_args_path)), data_args_path=None)
+        return config.copy_with(data_path=localize(read_words(config.data_args_path)), data_args_path=None)
     if config.per_split_data_args_path is not None:
         content = read_object(config.per_split_data_args_path)
         try:
@@ -230,8 +230,8 @@ def _with_given_paths(config: IndexConfig) -> IndexConfig:
         except msgspec.ValidationError as error:
             hint = "give the paths of train, valid and test, each as a list, a text or null"
             raise InputError(f"{config.per_split_data_args_path}: {error}", hint=hint) from error
-        paths = {f"{split}_data_path": here(_split_words(getattr(words, split))) for split in SPLIT_NAMES}
-        return config.replaced(**paths, per_split_data_args_path=None)
+        paths = {f"{split}_data_path": localize(_split_words(getattr(words, split))) for split in SPLIT_NAMES}
+        return config.copy_with(**paths, per_split_data_args_path=None)
     return config
 
 
@@ -270,27 +270,27 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
         FormatError: If that file is not a description.
         InputError: If the tokenizer's identifiers cannot be read, or the split is not valid.
     """
-    like = {} if config.like is None else dataset_parts(read_description(config.like))[0]
+    description = {} if config.like is None else dataset_parts(read_description(config.like))[0]
     split: str | None = None
     matrix: SplitMatrix | None = None
     if not any(config.paths_per_split):
-        split = config.split or like.get("split") or DEFAULT_SPLIT
+        split = config.split or description.get("split") or DEFAULT_SPLIT
         matrix = split_matrix(parse_split(split))
     if config.reader == "maxtext":
         split = config.split
         matrix = None if split is None else maxtext.parse_shares(split)
-    tokenizer = like.get("tokenizer")
+    tokenizer = description.get("tokenizer")
     if config.tokenizer_identifiers is not None:
         tokenizer = read_object(config.tokenizer_identifiers)
         if tokenizer.get("class") in {*GPT_CLASSES, BLENDED_CLASS}:
-            what = "this is a whole description, not the tokenizer's identifiers"
-            raise InputError(f"{config.tokenizer_identifiers}: {what}", hint="use --like for a description")
+            problem = "this is a whole description, not the tokenizer's identifiers"
+            raise InputError(f"{config.tokenizer_identifiers}: {problem}", hint="use --like for a description")
     elif config.megatron_release is not None and config.job_tokenizer is not None:
         tokenizer = find_identifiers(config.job_tokenizer, config.megatron_release)
     default_seed = maxtext.DEFAULT_SEED if config.reader == "maxtext" else 1234
     return CacheSettings(
-        sequence_length=config.seq_length or int(like["sequence_length"]),
-        seed=config.seed if config.seed is not None else int(like.get("random_seed", default_seed)),
+        sequence_length=config.seq_length or int(description["sequence_length"]),
+        seed=config.seed if config.seed is not None else int(description.get("random_seed", default_seed)),
         extra_token=not config.no_extra_token,
         keep_partial_validation=config.keep_partial_validation,
         surplus=config.mid_level_dataset_surplus,
@@ -351,13 +351,13 @@ def _check_blends(config: IndexConfig, settings: CacheSettings, blends: Sequence
     """
     prefixes = {prefix for blend in blends if blend is not None for prefix in blend.prefixes}
     if settings.order.digest is not None and len(prefixes) > 1:
-        what = f"the file orders the documents of one dataset, not of {len(prefixes)}"
+        problem = f"the file orders the documents of one dataset, not of {len(prefixes)}"
         hint = "leave the order to `packed`, or index each dataset by itself"
-        raise InputError(f"--document-order {config.document_order}: {what}", hint=hint)
+        raise InputError(f"--document-order {config.document_order}: {problem}", hint=hint)
     if config.full_validation and settings.matrix is not None and any(blend and blend.weights for blend in blends):
-        what = "Megatron stops at a weighted --data-path, as one epoch of valid has no number of samples"
+        problem = "Megatron stops at a weighted --data-path, as one epoch of valid has no number of samples"
         hint = "leave the weights out, or give valid a path of its own"
-        raise LimitError(f"--full-validation: {what}", hint=hint)
+        raise LimitError(f"--full-validation: {problem}", hint=hint)
 
 
 # Counting, building and publishing.
@@ -372,20 +372,20 @@ def _count_parts(
         InputError: If there is no such dataset, or cluster nodes do not see the dataset or the cache folder.
         FormatError: If a dataset is damaged.
     """
-    wanted: dict[str, list[Part | None]] = {}
+    parts_by_prefix: dict[str, list[Part | None]] = {}
     for split, blend in enumerate(blends):
         part = WHOLE if settings.matrix is None else settings.matrix[split]
         for prefix in blend.prefixes if blend is not None else ():
-            wanted.setdefault(prefix, [None] * len(SPLIT_NAMES))[split] = part
-    paths = list(map(absolute, wanted))
+            parts_by_prefix.setdefault(prefix, [None] * len(SPLIT_NAMES))[split] = part
+    paths = list(map(absolute, parts_by_prefix))
     folders = set(map(os.path.dirname, local_paths(paths))) if settings.folder is None else {settings.folder}
     executor.require_seen((f"{path}.idx" for path in paths), () if config.explain or config.dry_run else folders)
-    of_documents = settings.is_maxtext
+    is_maxtext = settings.is_maxtext
     calls = (
-        Call(name=f"count[{number:05}]", place=path, function=count_parts, arguments=(path, parts, of_documents))
-        for number, (path, parts) in enumerate(zip(paths, wanted.values(), strict=True))
+        Call(name=f"count[{number:05}]", place=path, function=count_parts, arguments=(path, parts, is_maxtext))
+        for number, (path, parts) in enumerate(zip(paths, parts_by_prefix.values(), strict=True))
     )
-    counts = dict(zip(wanted, run_in_order(executor, calls), strict=True))
+    counts = dict(zip(parts_by_prefix, run_in_order(executor, calls), strict=True))
     for prefix in counts if settings.folder is None else ():
         refuse_address(prefix, NO_FOLDER)
     return counts
@@ -401,21 +401,21 @@ def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> l
     available = None if executor.kind == "ray" else available_memory()  # the memory of the nodes is unknown
     threads = 1 if executor.kind == "ray" else available_cpus()
     groups: list[list[Cache]] = [[]]
-    needed: Counter[str] = Counter()
+    bytes_by_folder: Counter[str] = Counter()
     for cache in caches:
         if available is not None and cache.memory_bytes > available:
-            wanted, there = format_size(cache.memory_bytes), format_size(available)
+            memory, limit = format_size(cache.memory_bytes), format_size(available)
             hint = "use a machine with more, request fewer samples, or split the dataset and blend the parts"
-            raise LimitError(f"{cache.name}: the index takes {wanted} of memory and {there} are available", hint=hint)
-        if available is not None and sum(each.memory_bytes for each in [*groups[-1], cache]) > available:
+            raise LimitError(f"{cache.name}: the index takes {memory} of memory and {limit} are available", hint=hint)
+        if available is not None and sum(member.memory_bytes for member in [*groups[-1], cache]) > available:
             groups.append([])
         groups[-1].append(cache)
-        needed[os.path.dirname(cache.files.stem)] += 0 if cache.files.exist() else cache.file_bytes
-    for folder, size_bytes in needed.items():
+        bytes_by_folder[os.path.dirname(cache.files.stem)] += 0 if cache.files.exist() else cache.file_bytes
+    for folder, size_bytes in bytes_by_folder.items():
         if size_bytes > (free := free_bytes(folder)):
-            wanted, there = format_size(size_bytes), format_size(free)
+            size, room = format_size(size_bytes), format_size(free)
             hint = "make room, or choose another --data-cache-path"
-            raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free", hint=hint)
+            raise OutputError(f"{folder}: the caches need {size}, but {room} are free", hint=hint)
     from dsindex.megatron.arrays import are_kernels_compiled  # numba is slow to import
 
     if caches and not are_kernels_compiled():
@@ -443,8 +443,8 @@ def build_cache(cache: Cache, threads: int = 1) -> BuiltCache:
     """
     started = time.monotonic()
     with hold_artifacts([cache.files.stem], [_artifact(cache.files)], waits=True):
-        made = make_contents(cache, threads)
-        reused = made is None or write_cache(cache.files, *made)
+        contents_and_record = make_contents(cache, threads)
+        reused = contents_and_record is None or write_cache(cache.files, *contents_and_record)
     return describe_cache(cache, seconds=time.monotonic() - started, reused=reused)
 
 
@@ -468,16 +468,16 @@ def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRec
     Raises:
         OutputError: If a file exists that differs and that dsindex did not write, or a file cannot be written.
     """
-    unwritten = find_unwritten(files, contents, record)
-    stored: dict[str, StoredFile | None] = {}
-    artifact = replace(_artifact(files), finals=tuple(absolute(path) for path, _ in unwritten))
-    for final, (_, content) in zip(artifact.finals, unwritten, strict=True):
+    unwritten_files = find_unwritten(files, contents, record)
+    stored_by_path: dict[str, StoredFile | None] = {}
+    artifact = replace(_artifact(files), finals=tuple(absolute(path) for path, _ in unwritten_files))
+    for final, (_, content) in zip(artifact.finals, unwritten_files, strict=True):
         with open_output(artifact.partial(final)) as file:
             write_content(file, content)
-        stored[final] = file.stored_file(final)
-    if stored:
-        publish([artifact], stored)
-    return len(stored) <= 1
+        stored_by_path[final] = file.stored_file(final)
+    if stored_by_path:
+        publish([artifact], stored_by_path)
+    return len(stored_by_path) <= 1
 
 
 def write_sequence_counts(path: str, prefixes: Mapping[str, str]) -> None:
@@ -506,9 +506,9 @@ def sequence_counts(prefixes: Mapping[str, str]) -> bytes:
     headers = {path: read_header(f"{prefix}.idx") for path, prefix in prefixes.items()}
     for path, header in headers.items():
         if header.dtype not in {np.dtype("<u2"), np.dtype("<i4")}:
-            what = f"Megatron cannot read {path} with it: {header.dtype} tokens"
-            raise InputError(f"--per-dataset-sequences-path: {what}")
-    return json.dumps({path: [each.num_sequences, each.num_boundaries] for path, each in headers.items()}).encode()
+            problem = f"Megatron cannot read {path} with it: {header.dtype} tokens"
+            raise InputError(f"--per-dataset-sequences-path: {problem}")
+    return json.dumps({key: [header.num_sequences, header.num_boundaries] for key, header in headers.items()}).encode()
 
 
 def _explain(cache: Cache) -> Finding:
@@ -527,39 +527,39 @@ def describe_sums(blends: Mapping[str, Blend | None]) -> list[str]:
     }
     if len(set(sums.values())) < 2:
         return []
-    shown = ", ".join(f"{total:g} in {split}" for split, total in sums.items())
-    return [f"the weights sum to {shown}: Megatron divides each split's by their sum"]
+    split_sums = ", ".join(f"{total:g} in {split}" for split, total in sums.items())
+    return [f"the weights sum to {split_sums}: Megatron divides each split's by their sum"]
 
 
 def _explain_sequence_counts(path: str, content: bytes) -> Finding:
     is_found = os.path.isfile(path) and os.path.getsize(path) == len(content)
     is_right = is_found and Path(path).read_bytes() == content
-    said = () if is_right else ("the file is missing or has other counts",)
-    return Finding(name=path, found=os.path.isfile(path), sound=is_right, sentences=said)
+    sentences = () if is_right else ("the file is missing or has other counts",)
+    return Finding(name=path, found=os.path.isfile(path), sound=is_right, sentences=sentences)
 
 
 def _notes(
     config: IndexConfig,
     settings: CacheSettings,
-    datasets: Sequence[GPTCache],
+    gpt_caches: Sequence[GPTCache],
     counts: Counts,
-    job: Callable[[str], str],
+    spell: Callable[[str], str],
 ) -> Iterator[str]:
     """Yield notes about likely mistakes, and about settings that the training job needs."""
     if settings.is_maxtext:
         blends = zip(maxtext.SPLITS_READ, _blends(config), strict=False)
-        words = {name: (tuple(map(job, each.prefixes)), each.weights or (1.0,)) for name, each in blends if each}
-        yield f"tell MaxText {maxtext.show_settings(job(config.data_cache_path or ''), words, config.split)}"
+        words = {name: (tuple(map(spell, blend.prefixes)), blend.weights or (1.0,)) for name, blend in blends if blend}
+        yield f"tell MaxText {maxtext.show_settings(spell(config.data_cache_path or ''), words, config.split)}"
     elif settings.tokenizer is None and not config.plain_names:
         yield f"these caches are named after their datasets, for a reader of your own; {NO_IDENTIFIERS}"
     yield from describe_sums(dict(zip(SPLIT_NAMES, _blends(config), strict=True)))
-    for cache in datasets:
+    for cache in gpt_caches:
         if not cache.num_samples:
             remedy = "shorten --seq-length, or give it a larger share in --split"
             yield f"{cache.name}: there is no sample, at which Megatron stops; {remedy}"
-    valid = {prefix: own[1] for prefix, own in counts.items()} if settings.matrix is not None else dict.fromkeys(counts)
+    valid = {path: parts[1] for path, parts in counts.items()} if settings.matrix is not None else dict.fromkeys(counts)
     yield from describe_data({name: None if part is None else (part.begin, part.end) for name, part in valid.items()})
-    ordered = {cache.split: cache.settings for cache in datasets if any(cache.settings.order)}
-    if ordered and not config.explain:
-        order = next(iter(ordered.values())).show_order()
-        yield f"{', '.join(ordered)}: {order}; {MISSED_ORDER}"
+    settings_by_split = {cache.split: cache.settings for cache in gpt_caches if any(cache.settings.order)}
+    if settings_by_split and not config.explain:
+        order = next(iter(settings_by_split.values())).show_order()
+        yield f"{', '.join(settings_by_split)}: {order}; {MISSED_ORDER}"

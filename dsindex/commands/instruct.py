@@ -45,7 +45,7 @@ from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import Estimate, check_room
 from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
-from dsindex.store.config_files import option_names
+from dsindex.store.config_files import normalize_option_names
 from dsindex.store.urls import absolute
 from dsindex.text.reader import TaskReader
 from dsindex.text.tokenizer import shared_tokenizer
@@ -115,22 +115,16 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     source = replace(source, engine=recipe.engine)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     plan = make_plan(_settings(config, source, recipe), source.files)
-    targets = [
-        Output(prefix=absolute(f"{config.output_prefix}_{key}"), plan_id=plan.plan_id, dtype=own, is_mask=mask)
+    outputs = [
+        Output(prefix=absolute(f"{config.output_prefix}_{key}"), plan_id=plan.plan_id, dtype=key_dtype, is_mask=mask)
         for split in split_names(config.split)
-        for key, own, mask in zip(keys_of(split), (dtype, MASK_DTYPE), (False, True), strict=True)
+        for key, key_dtype, mask in zip(keys_of(split), (dtype, MASK_DTYPE), (False, True), strict=True)
     ]
     prefixes = {split: absolute(_prefix_of(config, split)) for split in split_names(config.split)}
     eos_id = _find_eos(recipe, instruction)
     exports: list[MadeExport] = []
-    with open_job(
-        config,
-        plan,
-        targets,
-        reporter=reporter,
-        text_bytes=source.text_bytes,
-        holds_gil=source.text_bytes > THREADS_UP_TO_BYTES,
-    ) as job:
+    is_large = source.text_bytes > THREADS_UP_TO_BYTES
+    with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=is_large) as job:
         if not job.already_complete:
             for note in source.first_notes(encodes=True):
                 reporter.say(f"note: {note}")
@@ -145,10 +139,10 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
             shards = Shards(job, source, settings, function=encode_shard)
             shards.tokenize_and_merge()
             shards.publish(_describe(config, recipe, shards))
-        packed = pack_splits(config, list(prefixes.values()))
+        packings = pack_splits(config, list(prefixes.values()))
         if config.export:
             exports = make_exports(config, prefixes, eos_id=eos_id, executor=job.executor, reporter=reporter)
-    return _report(config, source, job, packed, exports)
+    return _make_result(config, source, job, packings, exports)
 
 
 def show_records(config: InstructFlags, instruction: InstructionConfig) -> InspectResult:
@@ -161,8 +155,8 @@ def show_records(config: InstructFlags, instruction: InstructionConfig) -> Inspe
     recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
     options = {**source.shard_options(), "quarantine": True}
     settings = InstructionSettings(recipe=recipe, fractions=None, split_seed=0, **options)
-    seen = InspectResult(path="first records", kind="trained text is in [[brackets]]; nothing is written")
-    seen.facts |= {} if config.config is not None else {"no CONFIG": OWN_TEMPLATE}
+    result = InspectResult(path="first records", kind="trained text is in [[brackets]]; nothing is written")
+    result.facts |= {} if config.config is not None else {"no CONFIG": OWN_TEMPLATE}
     encoder = make_instruction_encoder(recipe)
     for task in source.tasks():
         reader = TaskReader(task.parts)
@@ -170,20 +164,17 @@ def show_records(config: InstructFlags, instruction: InstructionConfig) -> Inspe
             for _, line, outcome, _ in encode_block(block, encoder, settings):
                 where = f"{task.parts[part].path}, line {line + 1:,}"
                 if isinstance(outcome, RecordProblem):
-                    shown = Excerpt(
-                        title=f"{where}: bad record", num_tokens=0, text=f"{outcome.reason} ({outcome.kind})"
-                    )
+                    title, num_tokens, text = f"{where}: bad record", 0, f"{outcome.reason} ({outcome.kind})"
                 else:
-                    num_tokens, trained = len(outcome.tokens), int(outcome.mask.sum())
-                    masks = f"{trained:,} trained on, {num_tokens - trained:,} masked"
-                    title = f"{where}: {count(num_tokens, 'token')}, {masks}"
+                    num_tokens, num_trained = len(outcome.tokens), int(outcome.mask.sum())
+                    mask_counts = f"{num_trained:,} trained on, {num_tokens - num_trained:,} masked"
+                    title = f"{where}: {count(num_tokens, 'token')}, {mask_counts}"
                     text = _mark_trained(cut_pieces(source.tokenizer, outcome.tokens.tolist()), outcome.mask)
-                    shown = Excerpt(title=title, num_tokens=num_tokens, text=text)
-                    seen.notes += [f"{where}: {note}: {explain_note(note)}" for note in outcome.notes]
-                seen.excerpts.append(shown)
-                if len(seen.excerpts) == config.show:
-                    return seen
-    return seen
+                    result.notes += [f"{where}: {note}: {explain_note(note)}" for note in outcome.notes]
+                result.excerpts.append(Excerpt(title=title, num_tokens=num_tokens, text=text))
+                if len(result.excerpts) == config.show:
+                    return result
+    return result
 
 
 def _mark_trained(pieces: Iterable[Piece], mask: NDArray[np.uint8]) -> str:
@@ -192,10 +183,10 @@ def _mark_trained(pieces: Iterable[Piece], mask: NDArray[np.uint8]) -> str:
     A character that consists of several tokens is shown as trained on if one of the tokens is trainable.
     """
     runs: list[tuple[bool, str]] = []
-    place = 0
+    begin = 0
     for piece in pieces:
-        is_trained = bool(mask[place : place + len(piece.ids)].any())
-        place += len(piece.ids)
+        is_trained = bool(mask[begin : begin + len(piece.ids)].any())
+        begin += len(piece.ids)
         runs.append((is_trained, piece.text or ""))
     texts = ((is_trained, "".join(text for _, text in run)) for is_trained, run in groupby(runs, key=itemgetter(0)))
     return "".join(
@@ -235,7 +226,7 @@ def _describe(config: InstructConfig, recipe: EncoderRecipe, shards: Shards) -> 
     def counts_of(beginning: str) -> dict[str, int]:
         return {name.removeprefix(beginning): counts[name] for name in sorted(counts) if name.startswith(beginning)}
 
-    own: list[dict[str, Any]] = []
+    fields: list[dict[str, Any]] = []
     for split in split_names(config.split):
         options = shards.source.describe_options(
             split=None if config.split is None else list(config.split),
@@ -244,33 +235,33 @@ def _describe(config: InstructConfig, recipe: EncoderRecipe, shards: Shards) -> 
             instruction=json.loads(recipe.config),
         )
         statistics = counts_of(f"{keys_of(split)[0]}.")
-        own += [{"options": options, "statistics": statistics, "bad_records": counts_of(BAD)}, {"options": options}]
-    return own
+        fields += [{"options": options, "statistics": statistics, "bad_records": counts_of(BAD)}, {"options": options}]
+    return fields
 
 
-def _report(
-    config: InstructConfig, source: TextSource, job: Job, packed: Sequence[MadePacking], exports: Sequence[MadeExport]
+def _make_result(
+    config: InstructConfig, source: TextSource, job: Job, packings: Sequence[MadePacking], exports: Sequence[MadeExport]
 ) -> InstructResult:
-    built, made = list[BuiltSplit](), list[MadeDataset]()
+    splits, datasets = list[BuiltSplit](), list[MadeDataset]()
     contents = [manifest.content for manifest in job.manifests]
     for number, split in enumerate(split_names(config.split)):
-        prefix, own = _prefix_of(config, split), contents[2 * number : 2 * number + 2]
-        made += [MadeDataset.of(f"{prefix}_{key}", content) for key, content in zip(keys_of(None), own, strict=True)]
-        packing = packed[number] if packed else None
+        prefix, pair = _prefix_of(config, split), contents[2 * number : 2 * number + 2]
+        datasets += map(MadeDataset.from_content, (f"{prefix}_{key}" for key in keys_of(None)), pair)
+        packing = packings[number] if packings else None
         if packing is not None:
             name = packing.prefix.removeprefix(absolute(prefix))
-            made.append(MadeDataset.of(f"{prefix}{name}", packing.content))
-        built.append(
+            datasets.append(MadeDataset.from_content(f"{prefix}{name}", packing.content))
+        splits.append(
             BuiltSplit(
                 prefix=prefix,
-                statistics=InstructionStatistics.of_counts(own[0].statistics or {}),
+                statistics=InstructionStatistics.of_counts(pair[0].statistics or {}),
                 packing=None if packing is None else packing.content.packing,
             )
         )
     return InstructResult(
-        datasets=tuple(made),
-        splits=tuple(built),
-        packed=any(not packing.already_complete for packing in packed),
+        datasets=tuple(datasets),
+        splits=tuple(splits),
+        packed=any(not packing.already_complete for packing in packings),
         bad_kinds=contents[0].bad_records or {},
         exports=tuple(exports),
         **outcome_fields(source, job, num_keys=2),
@@ -289,19 +280,19 @@ def instruction_of(config: InstructConfig) -> InstructionConfig:
         InputError: If the configuration is invalid.
         UsageError: If the command-line options contradict the configuration.
     """
-    given, source, folder = read_instruction(config.config)
-    settings = option_names(given, source=source)
+    content, source, folder = read_instruction(config.config)
+    settings = normalize_option_names(content, source=source)
     settings.pop("job", None)
-    length, longer = config.seq_length, config.longer_than_pack
-    if longer is not None and settings.get("too_long") not in (None, TOO_LONG.get(longer)):
-        both = f"--longer-than-pack {longer} and too_long: {settings['too_long']} in {source}"
-        raise UsageError(f"{both} contradict each other", hint="leave out one")
-    options = {"reasoning": config.reasoning, "unwritten": config.unwritten, "too_long": TOO_LONG.get(longer)}
+    length, policy = config.seq_length, config.longer_than_pack
+    if policy is not None and settings.get("too_long") not in (None, TOO_LONG.get(policy)):
+        choices = f"--longer-than-pack {policy} and too_long: {settings['too_long']} in {source}"
+        raise UsageError(f"{choices} contradict each other", hint="leave out one")
+    options = {"reasoning": config.reasoning, "unwritten": config.unwritten, "too_long": TOO_LONG.get(policy)}
     settings |= {name: value for name, value in options.items() if value is not None}
-    if longer != "drop" and settings.get("max_length") is None and length is not None:
+    if policy != "drop" and settings.get("max_length") is None and length is not None:
         settings["max_length"] = length
     instruction = check_config(settings, source=source, folder=folder)
-    if length is not None and (instruction.max_length or 0) > length and longer != "drop":
+    if length is not None and (instruction.max_length or 0) > length and policy != "drop":
         raise UsageError(
             f"max_length {instruction.max_length} exceeds --seq-length {length}: a conversation must fit into a pack",
             hint="lower max_length, or leave longer conversations out with --longer-than-pack drop",

@@ -79,11 +79,11 @@ def examine_exports(config: InstructConfig, eos_id: int | None) -> None:
     for path in filter(path_exists, (_folder_of(config, kind) for kind in config.export)):
         manifest = read_export_manifest(path)
         names = os.listdir(path) if os.path.isdir(path) else []
-        other = sorted({*names} - {EXPORT_MANIFEST, *(manifest.digests if manifest else ())})
-        if manifest is None or other:
-            found = os.path.join(path, *other[:1])
-            what = "not part of an export of dsindex, whose folder this has to be"
-            raise OutputError(f"{found}: {what}", hint="move it away, or choose another name for the output")
+        foreign_names = sorted({*names} - {EXPORT_MANIFEST, *(manifest.digests if manifest else ())})
+        if manifest is None or foreign_names:
+            file = os.path.join(path, *foreign_names[:1])
+            problem = "not part of an export of dsindex, whose folder this has to be"
+            raise OutputError(f"{file}: {problem}", hint="move it away, or choose another name for the output")
 
 
 def _folder_of(config: InstructConfig, kind: ExportKind) -> str:
@@ -118,23 +118,23 @@ def make_exports(
     contents = {key: read_published(f"{config.output_prefix}_{key}").content for key in keys}
     plan = {
         "format": FORMAT,
-        "sources": {key: {end: own.digests[end].digest for end in ("bin", "idx")} for key, own in contents.items()},
+        "sources": {key: {end: pair.digests[end].digest for end in ("bin", "idx")} for key, pair in contents.items()},
         "seq-length": config.seq_length,
         "pad-to-multiple": config.pad_to_multiple,
         "eos": eos_id if config.pad_to_multiple > 1 else None,
         "drops": config.longer_than_pack == "drop",
     }
-    made = []
+    exports = []
     for kind in dict.fromkeys(config.export):
-        path, own_plan = _folder_of(config, kind), {"export": kind, **plan}
-        artifact = Artifact(finals=(os.path.abspath(path),), plan_id=make_plan(own_plan).plan_id)
+        path, export_plan = _folder_of(config, kind), {"export": kind, **plan}
+        artifact = Artifact(finals=(os.path.abspath(path),), plan_id=make_plan(export_plan).plan_id)
         with hold_artifacts([path], [artifact]) as has_published:
             manifest = read_export_manifest(path)
             is_made = (
-                manifest is not None and manifest.plan == own_plan and _is_whole(path, manifest, reads=has_published)
+                manifest is not None and manifest.plan == export_plan and _is_whole(path, manifest, reads=has_published)
             )
             if manifest is not None and is_made:
-                made.append(MadeExport(kind=kind, path=path, splits=manifest.splits, already_complete=True))
+                exports.append(MadeExport(kind=kind, path=path, splits=manifest.splits, already_complete=True))
                 continue
             folder = artifact.partial(artifact.finals[0])
             make_folder(folder)
@@ -142,7 +142,7 @@ def make_exports(
             files = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
             manifest = ExportManifest(
                 kind=kind,
-                plan=own_plan,
+                plan=export_plan,
                 tokenizer=msgspec.to_builtins(contents[keys[0]].tokenizer),
                 writer=f"pyarrow {pa.__version__}",
                 splits=splits,
@@ -154,8 +154,8 @@ def make_exports(
             encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
             replace_file(os.path.join(folder, EXPORT_MANIFEST), encoded)
             publish([artifact], {artifact.finals[0]: None})
-            made.append(MadeExport(kind=kind, path=path, splits=manifest.splits, already_complete=False))
-    return made
+            exports.append(MadeExport(kind=kind, path=path, splits=manifest.splits, already_complete=False))
+    return exports
 
 
 def _is_whole(path: str, manifest: ExportManifest, *, reads: bool) -> bool:
@@ -179,7 +179,7 @@ def _write_files(
 ) -> dict[str, dict[str, int]]:
     """Write all files of an export; return exported split name → its counts."""
     tasks: list[ExportFile] = []
-    described, counts = [], {SPLIT_NAMES[split]: Counter[str]() for split in prefixes}
+    metadata, counts = [], {SPLIT_NAMES[split]: Counter[str]() for split in prefixes}
     length, multiple = config.seq_length, config.pad_to_multiple
     form = kind if kind in COLUMNS else "rows" if length is None else "packs"
     for split, prefix in prefixes.items():
@@ -189,24 +189,24 @@ def _write_files(
         elif kind == "bridge":
             drops = config.longer_than_pack == "drop"
             layout = lay_out_bridge_packs(lengths, sequence_length=length, multiple=multiple, drop_longer=drops)
-            described.append(describe_packs(lengths, layout, multiple))
+            metadata.append(describe_packs(lengths, layout, multiple))
         else:
             packs = f"{prefix}{packing_prefix('', length, multiple)}"
             layout = read_layout(packs, lengths, sequence_length=length, pad_to_multiple=multiple)
         path = os.path.join(folder, SPLIT_NAMES[split])
         tasks += plan_files(form, prefix, lengths, layout, multiple=multiple, pad_id=pad_id, path=path)
     if kind == "bridge":
-        replace_file(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, described))))
+        replace_file(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, metadata))))
     calls = [
-        Call(name=os.path.basename(each.path), place=each.path, function=write_file, arguments=(each,))
-        for each in tasks
+        Call(name=os.path.basename(task.path), place=task.path, function=write_file, arguments=(task,))
+        for task in tasks
     ]
     reporter.stage("export", total=len(calls), unit="files")
-    written = run_in_order(executor, calls)
-    for task, found in zip(tasks, written, strict=True):
-        counts[os.path.basename(task.path).partition("-")[0]].update(found)
+    all_counts = run_in_order(executor, calls)
+    for task, file_counts in zip(tasks, all_counts, strict=True):
+        counts[os.path.basename(task.path).partition("-")[0]].update(file_counts)
         reporter.advance(1)
-    return {split: dict(own) for split, own in counts.items()}
+    return {split: dict(split_counts) for split, split_counts in counts.items()}
 
 
 def write_file(task: ExportFile) -> Counter[str]:

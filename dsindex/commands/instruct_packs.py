@@ -80,15 +80,15 @@ def pack_splits(config: InstructConfig, prefixes: Sequence[str]) -> list[MadePac
         FormatError: If the lengths of sequences are damaged.
         OutputError: If the packs cannot be written.
     """
-    made = []
+    packings = []
     for prefix in prefixes:
-        tokens = read_published(f"{prefix}_text_document").content
-        files = {suffix: tokens.digests[suffix] for suffix in ("bin", "idx")}
+        content = read_published(f"{prefix}_text_document").content
+        files = {suffix: content.digests[suffix] for suffix in ("bin", "idx")}
         sources = {suffix: [file.size_bytes, file.digest] for suffix, file in files.items()}
         if config.seq_length is not None:
-            made.append(_pack(config, config.seq_length, prefix, tokens, sources))
-        _remove_old(prefix, sources)
-    return made
+            packings.append(_pack(config, config.seq_length, prefix, content, sources))
+        _remove_old_packs(prefix, sources)
+    return packings
 
 
 def check_packs(config: InstructConfig, prefixes: Sequence[str]) -> None:
@@ -100,13 +100,13 @@ def check_packs(config: InstructConfig, prefixes: Sequence[str]) -> None:
     for prefix in prefixes if config.seq_length is not None else ():
         path = packs_path(config, prefix)
         with hold_artifacts([path], [_artifact(path, "")]):
-            _require_own(path)
+            _refuse_foreign_packs(path)
 
 
-def _require_own(path: str) -> None:
+def _refuse_foreign_packs(path: str) -> None:
     if is_stored(f"{path}.idx") and read_manifest(path) is None and not is_publishing([_artifact(path, "")]):
-        what = "no manifest says that dsindex made these packs"
-        raise OutputError(f"{path}.idx: {what}", hint="move the file away, or choose another --output-prefix")
+        problem = "no manifest says that dsindex made these packs"
+        raise OutputError(f"{path}.idx: {problem}", hint="move the file away, or choose another --output-prefix")
 
 
 def packs_path(config: InstructConfig, prefix: str) -> str:
@@ -115,7 +115,7 @@ def packs_path(config: InstructConfig, prefix: str) -> str:
 
 
 def _pack(
-    config: InstructConfig, length: int, prefix: str, tokens: Content, sources: dict[str, list[Any]]
+    config: InstructConfig, length: int, prefix: str, content: Content, sources: dict[str, list[Any]]
 ) -> MadePacking:
     """Make the packs of a split, unless packs of the same plan exist."""
     path = packs_path(config, prefix)
@@ -128,75 +128,75 @@ def _pack(
     }
     plan = make_plan(settings)
     artifact = _artifact(path, plan.plan_id)
-    bin_path, idx_path, own_manifest = artifact.finals
-    options = msgspec.structs.replace(tokens.options, seq_length=length)
+    bin_path, idx_path, json_path = artifact.finals
+    options = msgspec.structs.replace(content.options, seq_length=length)
     with hold_artifacts([path], [artifact]):
-        found = read_manifest(path)
-        # Other inputs may have become the same tokens; the manifest of the packs names the inputs, too.
-        is_current = found is not None and (found.content.inputs, found.content.options) == (tokens.inputs, options)
-        if found is not None and is_current and found.run.plan == plan and files_have_recorded_sizes(path, found):
-            return MadePacking(prefix=path, content=found.content, already_complete=True)
-        _require_own(path)
-        layout, facts = _lay_out(config, length, f"{prefix}_text_document")
+        manifest = read_manifest(path)
+        # Different inputs can give the same tokens, so the inputs in the manifest of the packs are compared, too.
+        recorded = manifest and (manifest.run.plan, manifest.content.inputs, manifest.content.options)
+        if manifest and recorded == (plan, content.inputs, options) and files_have_recorded_sizes(path, manifest):
+            return MadePacking(prefix=path, content=manifest.content, already_complete=True)
+        _refuse_foreign_packs(path)
+        layout, packing = _lay_out(config, length, f"{prefix}_text_document")
         begin_in_bucket(artifact, [artifact], artifact.finals)
-        with open_output(artifact.partial(bin_path)) as file:
-            file.write(layout.conversations.astype(LAYOUT_DTYPE).tobytes())
+        with open_output(artifact.partial(bin_path)) as bin_file:
+            bin_file.write(layout.conversations.astype(LAYOUT_DTYPE).tobytes())
         lengths = np.diff(layout.block_starts).astype(np.int32)
         boundaries = np.arange(len(lengths) + 1, dtype=np.int64)
         header = IndexHeader(
             dtype=LAYOUT_DTYPE, num_sequences=len(lengths), num_boundaries=len(boundaries), has_modes=False
         )
-        with open_output(artifact.partial(idx_path)) as index:
-            write_index(index, header, lambda name: [lengths if name == "lengths" else boundaries])
-        content = Content(
-            inputs=tokens.inputs,
+        with open_output(artifact.partial(idx_path)) as index_file:
+            write_index(index_file, header, lambda name: [lengths if name == "lengths" else boundaries])
+        pack_content = Content(
+            inputs=content.inputs,
             documents=layout.num_blocks,
             sequences=layout.num_blocks,
             tokens=len(layout.conversations),
             token_dtype=LAYOUT_DTYPE.name,
             options=options,
-            packing=facts,
-            digests={"bin": file.stored_file("bin"), "idx": index.stored_file("idx")},
+            packing=packing,
+            digests={"bin": bin_file.stored_file("bin"), "idx": index_file.stored_file("idx")},
         )
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         run = Run(plan=plan, started=started, executor="driver", workers=1, shards=1, dsindex=__version__)
-        with open_output(artifact.partial(own_manifest)) as manifest:
-            manifest.write(Manifest(content=content, run=run).encode())
-        written = {bin_path: file, idx_path: index, own_manifest: manifest}
-        publish([artifact], {final: each.stored_file(final) for final, each in written.items()})
-    return MadePacking(prefix=path, content=content, already_complete=False)
+        with open_output(artifact.partial(json_path)) as manifest_file:
+            manifest_file.write(Manifest(content=pack_content, run=run).encode())
+        files_by_path = {bin_path: bin_file, idx_path: index_file, json_path: manifest_file}
+        publish([artifact], {final: file.stored_file(final) for final, file in files_by_path.items()})
+    return MadePacking(prefix=path, content=pack_content, already_complete=False)
 
 
 def _artifact(path: str, plan_id: str) -> Artifact:
     return Artifact(finals=(f"{path}.bin", f"{path}.idx", manifest_path(path)), plan_id=plan_id)
 
 
-def _lay_out(config: InstructConfig, length: int, tokens: str) -> tuple[BlockLayout, RecordedPacking]:
+def _lay_out(config: InstructConfig, length: int, prefix: str) -> tuple[BlockLayout, RecordedPacking]:
     drops, multiple = config.longer_than_pack == "drop", config.pad_to_multiple
-    lengths = IndexedDataset(tokens, check=False).sequence_lengths
-    longer = lengths[lengths > length]
+    lengths = IndexedDataset(prefix, check=False).sequence_lengths
+    longer_lengths = lengths[lengths > length]
     try:
         layout = lay_out_blocks(lengths, sequence_length=length, pad_to_multiple=multiple, drop_longer=drops)
     except ValueError as error:
-        raise FormatError(f"{tokens}.idx: damaged: {error}", hint="remove the output, and make it again") from error
-    between = int((-lengths[layout.conversations] % multiple).sum(dtype=np.int64))
+        raise FormatError(f"{prefix}.idx: damaged: {error}", hint="remove the output, and make it again") from error
+    num_between = int((-lengths[layout.conversations] % multiple).sum(dtype=np.int64))
     return layout, RecordedPacking(
         sequence_length=length,
         blocks=layout.num_blocks,
         padding=layout.num_padding,
         fill=round(layout.fill, 6),
         pad_to_multiple=multiple if multiple > 1 else None,
-        between=between if multiple > 1 else None,
-        dropped=len(longer) if drops else None,
-        dropped_tokens=int(longer.sum(dtype=np.int64)) if drops else None,
+        between=num_between if multiple > 1 else None,
+        dropped=len(longer_lengths) if drops else None,
+        dropped_tokens=int(longer_lengths.sum(dtype=np.int64)) if drops else None,
     )
 
 
-def _remove_old(prefix: str, sources: dict[str, list[Any]]) -> None:
+def _remove_old_packs(prefix: str, sources: dict[str, list[Any]]) -> None:
     """Delete the packs of a split that were made from datasets other than `sources`."""
-    ending = re.compile(rf"({re.escape(prefix)}_packing_[0-9]+(_pad[0-9]+)?)\.{re.escape(MANIFEST_SUFFIX)}")
-    for found in filter(None, map(ending.fullmatch, find_with_beginning(f"{prefix}_packing_"))):
-        manifest = read_manifest(found[1])
+    pattern = re.compile(rf"({re.escape(prefix)}_packing_[0-9]+(_pad[0-9]+)?)\.{re.escape(MANIFEST_SUFFIX)}")
+    for match in filter(None, map(pattern.fullmatch, find_with_beginning(f"{prefix}_packing_"))):
+        manifest = read_manifest(match[1])
         settings = {} if manifest is None else manifest.run.plan.settings
         if "packing" in settings and settings["sources"] != sources:
-            store_of(prefix).delete([found[0], f"{found[1]}.idx", f"{found[1]}.bin"])
+            store_of(prefix).delete([match[0], f"{match[1]}.idx", f"{match[1]}.bin"])

@@ -83,17 +83,17 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
     encoder = make_instruction_encoder(settings.recipe)
     with Attempt(task, settings) as attempt:
         splits = {split: _Split(split, attempt, settings) for split in split_names(settings.fractions)}
-        bad: Counter[str] = Counter()
+        bad_kinds: Counter[str] = Counter()
         reader, held_bytes = TaskReader(task.parts), 0
         for part, block in reader.lines(block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             num_records = 0
-            for offset, line, outcome, kept in encode_block(block, encoder, settings):
+            for offset, line, outcome, line_bytes in encode_block(block, encoder, settings):
                 num_records += 1
                 if isinstance(outcome, RecordProblem):
                     reason = f"{outcome.reason} ({outcome.kind})"
-                    bad[outcome.kind] += 1
+                    bad_kinds[outcome.kind] += 1
                     attempt.quarantine_record(
-                        BadRecord(part=part, offset=offset, line=line, line_bytes=kept, reason=reason)
+                        BadRecord(part=part, offset=offset, line=line, line_bytes=line_bytes, reason=reason)
                     )
                 else:
                     splits[_split_of(outcome, settings)].hold(outcome, part, offset, line)
@@ -105,12 +105,12 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
                 held_bytes = 0
         for split in splits.values():
             split.write()
-        counts = {f"{BAD}{kind}": count for kind, count in bad.items()}
+        counts = {f"{BAD}{kind}": count for kind, count in bad_kinds.items()}
         for split in splits.values():
             counts |= {f"{split.name}.{name}": number for name, number in split.statistics.items()}
         return ShardResult(
-            files=attempt.count_files(reader, [split.kept for split in splits.values()]),
-            keys=tuple(key for split in splits.values() for key in split.results()),
+            files=attempt.count_files(reader, [split.num_by_part for split in splits.values()]),
+            keys=tuple(key for split in splits.values() for key in split.write_indices()),
             quarantine=attempt.quarantine(),
             counts=tuple(sorted(counts.items())),
         )
@@ -128,23 +128,23 @@ def encode_block(
     limit, sizes = settings.max_record_bytes, block.sizes.tolist()
     lines = [block.text(number) for number in range(block.num_lines)]
     records = [number for number, line in enumerate(lines) if sizes[number] > limit or line.strip(JSON_WHITESPACE)]
-    fitting = [lines[number] for number in records if sizes[number] <= limit]
-    outcomes = encoder.encode_lines(fitting, up_to_problem=not settings.quarantine)
+    fitting_lines = [lines[number] for number in records if sizes[number] <= limit]
+    outcomes = encoder.encode_lines(fitting_lines, up_to_problem=not settings.quarantine)
     for number in records:
-        size, kept = sizes[number], b""
+        size, line_bytes = sizes[number], b""
         if size > limit:
             outcome: EncodedConversation | RecordProblem = RecordProblem("too-large", describe_long_line(size, limit))
         else:
             outcome = next(outcomes)
         if isinstance(outcome, RecordProblem):
-            kept = cut_large(block.line(number), limit)
-        yield int(block.offsets[number]), int(block.lines[number]), outcome, kept
+            line_bytes = cut_large(block.line(number), limit)
+        yield int(block.offsets[number]), int(block.lines[number]), outcome, line_bytes
 
 
-def _split_of(encoded: EncodedConversation, settings: InstructionSettings) -> str | None:
+def _split_of(conversation: EncodedConversation, settings: InstructionSettings) -> str | None:
     if settings.fractions is None:
         return None
-    return split_by_hash(encoded.fingerprint, fractions=settings.fractions, seed=settings.split_seed)
+    return split_by_hash(conversation.fingerprint, fractions=settings.fractions, seed=settings.split_seed)
 
 
 class _Split(GroupWriter):
@@ -156,36 +156,36 @@ class _Split(GroupWriter):
         self._vocabulary_size = settings.recipe.tokenizer.vocabulary_size
         self._dtype = dtype_for_vocabulary(self._vocabulary_size)
         super().__init__(attempt, split or "0", [self._dtype, MASK_DTYPE], provenance=settings.provenance)
-        self.kept = np.zeros(len(attempt.bad), np.int64)
+        self.num_by_part = np.zeros(len(attempt.num_bad), np.int64)
         """Number of conversations from each part of the input."""
-        self._held: list[tuple[EncodedConversation, int, int, int]] = []
+        self._conversations: list[tuple[EncodedConversation, int, int, int]] = []
 
-    def hold(self, encoded: EncodedConversation, part: int, offset: int, line: int) -> None:
+    def hold(self, conversation: EncodedConversation, part: int, offset: int, line: int) -> None:
         """Count a conversation and hold it until the next `write`."""
-        self._held.append((encoded, part, offset, line))
-        self.kept[part] += 1
+        self._conversations.append((conversation, part, offset, line))
+        self.num_by_part[part] += 1
         self.statistics.update(
             conversations=1,
-            sequences=len(encoded.lengths),
-            tokens=len(encoded.tokens),
-            trainable=int(np.count_nonzero(encoded.mask)),
-            cut=encoded.cut,
-            shortened=int(encoded.cut > 0 or len(encoded.lengths) > 1),
-            special_in_text=int(encoded.special_in_text),
+            sequences=len(conversation.lengths),
+            tokens=len(conversation.tokens),
+            trainable=int(np.count_nonzero(conversation.mask)),
+            cut=conversation.cut,
+            shortened=int(conversation.cut > 0 or len(conversation.lengths) > 1),
+            special_in_text=int(conversation.special_in_text),
         )
-        self.statistics.update(f"{NOTE}{note}" for note in encoded.notes)
+        self.statistics.update(f"{NOTE}{note}" for note in conversation.notes)
 
     def write(self) -> None:
         """Write the held conversations, and release them."""
-        if not self._held:
+        if not self._conversations:
             return
-        conversations, *places = zip(*self._held, strict=True)
-        lengths = np.concatenate([encoded.lengths for encoded in conversations])
-        per_document = np.array([len(encoded.lengths) for encoded in conversations], np.int64)
-        tokens = np.concatenate([encoded.tokens for encoded in conversations])
+        conversations, *positions = zip(*self._conversations, strict=True)
+        lengths = np.concatenate([conversation.lengths for conversation in conversations])
+        per_document = np.array([len(conversation.lengths) for conversation in conversations], np.int64)
+        tokens = np.concatenate([conversation.tokens for conversation in conversations])
         check_ids(tokens, self._vocabulary_size)
         self.add(0, cast_tokens(tokens, self._dtype), lengths, per_document)
-        self.add(1, np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
-        parts, offsets, lines = np.array(places, np.int64)
+        self.add(1, np.concatenate([conversation.mask for conversation in conversations]), lengths, per_document)
+        parts, offsets, lines = np.array(positions, np.int64)
         self.add_provenance(offsets, lines, parts)
-        self._held = []
+        self._conversations = []

@@ -23,7 +23,7 @@ from dsindex.runtime.preflight import require_room
 from dsindex.runtime.tasks import Segment, SourceFile
 from dsindex.store.errors import reading
 from dsindex.store.read import input_status
-from dsindex.store.urls import absolute, as_prefix, folder_of
+from dsindex.store.urls import absolute, folder_of, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,35 +47,35 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
         FormatError: If an input is damaged, or differs from the first one in token type or sequence modes.
         DsindexError: If the merge cannot be done as requested; no file under a final name is then incomplete.
     """
-    prefixes = [absolute(as_prefix(path)) for path in config.input]  # workers may have another working folder
+    prefixes = [absolute(prefix_of(path)) for path in config.input]  # workers may have another working folder
     segments = list(map(open_segment, prefixes))
     refuse_mixture(segments)
     notes = tuple(filter(None, [describe_tokenizers(prefixes)]))
     if config.shuffle_documents is not None:
-        shuffled = shuffle_indexed(prefixes, config.output_prefix, config.shuffle_documents)
-        return MergeResult(datasets=shuffled.datasets, already_complete=False, notes=notes)
+        result = shuffle_indexed(prefixes, config.output_prefix, config.shuffle_documents)
+        return MergeResult(datasets=result.datasets, already_complete=False, notes=notes)
     prefix, dtype = absolute(config.output_prefix), segments[0].header.dtype
-    inputs = [input_status(f"{given}.{suffix}") for given in prefixes for suffix in ("bin", "idx")]
+    inputs = [input_status(f"{input_prefix}.{suffix}") for input_prefix in prefixes for suffix in ("bin", "idx")]
     plan = make_plan({"command": "merge"}, inputs)
     output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=dtype)
     with open_job(config, plan, [output], reporter=reporter) as job:
         if not job.already_complete:
-            needed = sum(segment.bin.size_bytes + segment.header.size_bytes for segment in segments)
-            require_room({folder_of(prefix): needed}, purpose="the output")
+            needed_bytes = sum(segment.bin.size_bytes + segment.header.size_bytes for segment in segments)
+            require_room({folder_of(prefix): needed_bytes}, purpose="the output")
             checks = (
-                Call(name=f"check[{number:05}]", place=each.idx.path, function=check_segment, arguments=(each,))
-                for number, each in enumerate(segments)
+                Call(name=f"check[{number:05}]", place=segment.idx.path, function=check_segment, arguments=(segment,))
+                for number, segment in enumerate(segments)
             )
             for segment, _ in zip(segments, run_in_order(job.executor, checks), strict=True):
                 output.append(segment)
             [files] = Assembly(job).complete()
             for file in inputs:
                 with reading(file.path):
-                    now = input_status(file.path)
-                if now != file:
+                    status = input_status(file.path)
+                if status != file:
                     hint = "rerun the command, and change no input until it ends"
                     raise InputError(f"{file.path}: changed while it was merged", hint=hint)
-            shared = _shared_tokenizer(prefixes, segments)
+            manifest = _find_shared_manifest(prefixes, segments)
             content = Content(
                 inputs=[
                     RecordedInput(path=path, documents=part.header.num_documents, sequences=part.header.num_sequences)
@@ -85,13 +85,13 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 sequences=sum(segment.header.num_sequences for segment in segments),
                 tokens=sum(map(_count_tokens, segments)),
                 token_dtype=dtype.name,
-                tokenizer=shared.content.tokenizer if shared else None,
+                tokenizer=manifest.content.tokenizer if manifest else None,
                 digests=files,
             )
-            name = shared.run.tokenizer_path if shared else None
-            job.publish([content], {}, num_shards=len(segments), tokenizer_path=name)
+            tokenizer_path = manifest.run.tokenizer_path if manifest else None
+            job.publish([content], {}, num_shards=len(segments), tokenizer_path=tokenizer_path)
     return MergeResult(
-        datasets=(MadeDataset.of(config.output_prefix, job.manifests[0].content),),
+        datasets=(MadeDataset.from_content(config.output_prefix, job.manifests[0].content),),
         already_complete=job.already_complete,
         notes=notes,
     )
@@ -101,7 +101,7 @@ def open_segment(prefix: str) -> Segment:
     """Open one dataset for merging.
 
     Args:
-        prefix: Path or address without `.bin` or `.idx`; of an object, the current version is read.
+        prefix: Path or address without `.bin` or `.idx`; for an object, the current version is read.
 
     Raises:
         FormatError: If its index is damaged or its `.bin` missing.
@@ -109,8 +109,8 @@ def open_segment(prefix: str) -> Segment:
     idx_path = f"{prefix}.idx"
     header = read_header(idx_path)
     with reading(f"{prefix}.bin", FormatError, hint="a dataset is a .bin and an .idx"):
-        tokens = input_status(f"{prefix}.bin")
-    bin_file = SourceFile(path=tokens.path, size_bytes=tokens.size_bytes)
+        status = input_status(f"{prefix}.bin")
+    bin_file = SourceFile(path=status.path, size_bytes=status.size_bytes)
     return Segment(bin=bin_file, idx=SourceFile(path=idx_path, size_bytes=header.size_bytes), header=header)
 
 
@@ -140,19 +140,19 @@ def _count_tokens(segment: Segment) -> int:
     return segment.bin.size_bytes // segment.header.dtype.itemsize
 
 
-def _shared_tokenizer(prefixes: Sequence[str], segments: Sequence[Segment]) -> Manifest | None:
+def _find_shared_manifest(prefixes: Sequence[str], segments: Sequence[Segment]) -> Manifest | None:
     """Return the first manifest if all datasets have one that describes them and names the same tokenizer."""
     manifests, tokenizers = list[Manifest](), list[RecordedTokenizer]()
-    for prefix, part in zip(prefixes, segments, strict=True):
+    for prefix, segment in zip(prefixes, segments, strict=True):
         try:
             manifest = read_manifest(prefix)
         except FormatError:
             return None
-        if manifest is None or (own := manifest.content.tokenizer) is None:
+        if manifest is None or (recorded_tokenizer := manifest.content.tokenizer) is None:
             return None
-        counts = (part.header.num_documents, part.header.num_sequences, _count_tokens(part))
+        counts = (segment.header.num_documents, segment.header.num_sequences, _count_tokens(segment))
         if (manifest.content.documents, manifest.content.sequences, manifest.content.tokens) != counts:
             return None  # the manifest describes an earlier dataset
         manifests.append(manifest)
-        tokenizers.append(msgspec.structs.replace(own, name=""))
+        tokenizers.append(msgspec.structs.replace(recorded_tokenizer, name=""))
     return manifests[0] if all(tokenizer == tokenizers[0] for tokenizer in tokenizers) else None

@@ -26,7 +26,7 @@ from dsindex.megatron.plan import Blend, CacheSettings, find_needed_caches, pars
 from dsindex.messages import THOUSANDS, show_epochs, show_percent, split_unit
 from dsindex.options.index import DEFAULT_SPLIT
 from dsindex.store.machine import available_cpus
-from dsindex.store.urls import ONLY_INPUTS, as_prefix, refuse_address
+from dsindex.store.urls import ONLY_INPUTS, prefix_of, refuse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,7 +88,7 @@ class MixResult:
     @property
     def first_to_run_out(self) -> MixedDataset:
         """The dataset that is read most often, so its tokens run out first."""
-        return max(self.datasets, key=lambda each: each.epochs)
+        return max(self.datasets, key=lambda dataset: dataset.epochs)
 
 
 def run_mix(config: MixConfig) -> MixResult:
@@ -99,10 +99,10 @@ def run_mix(config: MixConfig) -> MixResult:
         LimitError: If Megatron would stop or loop forever.
     """
     prefixes, amounts, weights = _read_sources(config)
-    held = _held_out(config, prefixes)
-    split = None if held or config.has_splits_of_their_own else config.split or DEFAULT_SPLIT
+    hold_outs = _find_hold_outs(config, prefixes)
+    split = None if hold_outs or config.has_splits_of_their_own else config.split or DEFAULT_SPLIT
     matrix = (WHOLE, None, None) if split is None else split_matrix(parse_split(split))
-    counts = _count(prefixes, matrix)
+    counts = _count_all_parts(prefixes, matrix)
     tokens, num_samples, batch = config.tokens, config.train_samples, config.global_batch_size
     if config.train_iters is not None and batch is not None:
         num_samples = config.train_iters * batch
@@ -114,28 +114,28 @@ def run_mix(config: MixConfig) -> MixResult:
         per_iteration = config.seq_length * (batch or 1)
         num_samples = tokens // per_iteration * (batch or 1)
         if not num_samples:
-            what = f"one {'sample' if batch is None else 'iteration'} takes {per_iteration:,} tokens"
-            raise InputError(f"{tokens:,} tokens are too few: {what}", hint="raise the tokens of the run")
+            problem = f"one {'sample' if batch is None else 'iteration'} takes {per_iteration:,} tokens"
+            raise InputError(f"{tokens:,} tokens are too few: {problem}", hint="raise the tokens of the run")
     if config.source:
         digits = max(5, len(str(num_samples)) + 1)  # enough to draw within one sample of the shares
         weights = tuple(f"{float(share):.{digits}g}" for share in shares)
     settings = CacheSettings(sequence_length=config.seq_length, split=split, matrix=None if split is None else matrix)
     datasets, num_samples = _draw(prefixes, counts, weights, num_samples, settings)
-    data_path = _words(prefixes, weights)
-    blends = {
+    data_path = _blend_words(prefixes, weights)
+    data_paths = {
         "train": data_path,
-        "valid": _words(held, weights) if held else config.valid_data_path,
+        "valid": _blend_words(hold_outs, weights) if hold_outs else config.valid_data_path,
         "test": config.test_data_path,
     }
-    given = {name: tuple(words) for name, words in blends.items() if words}
-    parsed = {name: parse_data_path(words, flag=f"--{name}-data-path") for name, words in given.items()}
-    flags = [f"--{name}-data-path {shlex.join(words)}" for name, words in given.items()]
+    words_by_split = {name: tuple(words) for name, words in data_paths.items() if words}
+    blends = {name: parse_data_path(words, flag=f"--{name}-data-path") for name, words in words_by_split.items()}
+    flags = [f"--{name}-data-path {shlex.join(words)}" for name, words in words_by_split.items()]
     if split is not None:
-        own_split = [f"--split {shlex.quote(split)}"] if config.split else []
-        flags = [f"--data-path {shlex.join(data_path)}", *own_split]
+        split_flags = [f"--split {shlex.quote(split)}"] if config.split else []
+        flags = [f"--data-path {shlex.join(data_path)}", *split_flags]
     if config.per_dataset_sequences_path is not None:
-        used = {prefix: prefix for blend in parsed.values() for prefix in blend.prefixes}
-        write_sequence_counts(config.per_dataset_sequences_path, used)
+        prefixes_by_path = {prefix: prefix for blend in blends.values() for prefix in blend.prefixes}
+        write_sequence_counts(config.per_dataset_sequences_path, prefixes_by_path)
         flags.append(f"--per-dataset-sequences-path {shlex.quote(config.per_dataset_sequences_path)}")
     return MixResult(
         datasets=datasets,
@@ -145,7 +145,7 @@ def run_mix(config: MixConfig) -> MixResult:
         num_iterations=None if batch is None else num_samples // batch,
         data_path=data_path,
         flags=tuple(flags),
-        warnings=tuple(_warnings(datasets, counts, parsed)),
+        warnings=tuple(_warnings(datasets, counts, blends)),
     )
 
 
@@ -162,19 +162,19 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tup
     else:
         pairs = [pair for word in config.source for pair in read_source(word)]
         prefixes, amounts = tuple(prefix for prefix, _ in pairs), [amount for _, amount in pairs]
-    repeated = Counter(os.path.realpath(f"{prefix}.idx") for prefix in prefixes)
+    num_by_path = Counter(os.path.realpath(f"{prefix}.idx") for prefix in prefixes)
     for prefix in prefixes:
-        if repeated[os.path.realpath(f"{prefix}.idx")] > 1:
+        if num_by_path[os.path.realpath(f"{prefix}.idx")] > 1:
             raise InputError(f"{prefix}: this dataset is given twice", hint="add the amounts up")
     return prefixes, amounts, weights
 
 
-def _held_out(config: MixConfig, prefixes: Sequence[str]) -> tuple[str, ...]:
+def _find_hold_outs(config: MixConfig, prefixes: Sequence[str]) -> tuple[str, ...]:
     """Return the validation set that `build --hold-out` wrote next to each dataset; nothing if one is missing."""
     if config.split is not None or config.has_splits_of_their_own:
         return ()
-    found = tuple(filter(None, map(_find_hold_out, prefixes)))
-    return found if len(found) == len(prefixes) else ()
+    hold_outs = tuple(filter(None, map(_find_hold_out, prefixes)))
+    return hold_outs if len(hold_outs) == len(prefixes) else ()
 
 
 def _find_hold_out(prefix: str) -> str | None:
@@ -182,19 +182,19 @@ def _find_hold_out(prefix: str) -> str | None:
     if manifest is None or manifest.content.options.leave_out is None:
         return None
     folder, name = os.path.split(prefix)
-    places = (place for place, letter in enumerate(name) if letter == "_")
-    others = (os.path.join(folder, f"{name[:place]}_valid{name[place:]}") for place in places)
-    return next((other for other in others if os.path.isfile(f"{other}.idx")), None)
+    positions = (position for position, letter in enumerate(name) if letter == "_")
+    candidates = (os.path.join(folder, f"{name[:position]}_valid{name[position:]}") for position in positions)
+    return next((candidate for candidate in candidates if os.path.isfile(f"{candidate}.idx")), None)
 
 
-def _words(prefixes: tuple[str, ...], weights: Sequence[str] | None) -> tuple[str, ...]:
+def _blend_words(prefixes: tuple[str, ...], weights: Sequence[str] | None) -> tuple[str, ...]:
     """Return the words of a blend; a single dataset needs no weight."""
     if weights is None or len(prefixes) == 1:
         return prefixes
     return tuple(word for pair in zip(weights, prefixes, strict=True) for word in pair)
 
 
-def _count(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts | None]]:
+def _count_all_parts(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts | None]]:
     """Count the parts of datasets in parallel.
 
     Raises:
@@ -220,35 +220,35 @@ def _draw(
     Raises:
         LimitError: If Megatron would stop or loop forever.
     """
-    numbers = None if weights is None or len(prefixes) == 1 else tuple(map(float, weights))
-    caches, blends = find_needed_caches(
-        (Blend(prefixes=tuple(prefixes), weights=numbers), None, None),
+    numeric_weights = None if weights is None or len(prefixes) == 1 else tuple(map(float, weights))
+    caches, blend_caches = find_needed_caches(
+        (Blend(prefixes=tuple(prefixes), weights=numeric_weights), None, None),
         [(num_samples, None, None)],
         settings=settings,
         counts=dict(zip(prefixes, counts, strict=True)),
     )
-    drawn_weights = tuple(blends[0].weights) if blends else (1.0,)
+    drawn_weights = tuple(blend_caches[0].weights) if blend_caches else (1.0,)
     shares = Blend(prefixes=tuple(prefixes), weights=drawn_weights).shares("--data-path")
-    size = num_samples or sum(cache.epochs.num_samples for cache in caches)
-    if not size:
-        what = f"there are too few tokens for a sample of {settings.sequence_length + 1:,}"
-        raise LimitError(what, hint="shorten --seq-length, or raise the tokens of the run")
-    datasets, typed = list[MixedDataset](), weights or (None,) * len(prefixes)
-    for prefix, parts, weight, share, cache in zip(prefixes, counts, typed, shares, caches, strict=True):
+    total_samples = num_samples or sum(cache.epochs.num_samples for cache in caches)
+    if not total_samples:
+        problem = f"there are too few tokens for a sample of {settings.sequence_length + 1:,}"
+        raise LimitError(problem, hint="shorten --seq-length, or raise the tokens of the run")
+    datasets, typed_weights = list[MixedDataset](), weights or (None,) * len(prefixes)
+    for prefix, parts, weight, share, cache in zip(prefixes, counts, typed_weights, shares, caches, strict=True):
         train, valid, test = (0 if part is None else part.tokens for part in parts)
-        drawn = MixedDataset(
+        dataset = MixedDataset(
             prefix=prefix,
             tokens=train,
             valid_tokens=valid,
             test_tokens=test,
             weight=weight,
             share=float(share),
-            num_samples=round(share * size),
-            tokens_drawn=round(share * size) * settings.sequence_length,
+            num_samples=round(share * total_samples),
+            tokens_drawn=round(share * total_samples) * settings.sequence_length,
             epochs_shuffled_together=cache.epochs.num_epochs - cache.epochs.separate_final_epoch,
         )
-        datasets.append(drawn)
-    return tuple(datasets), size
+        datasets.append(dataset)
+    return tuple(datasets), total_samples
 
 
 def _warnings(
@@ -259,26 +259,26 @@ def _warnings(
     Raises:
         InputError: If a dataset of valid or test is missing or empty.
     """
-    for each in datasets:
-        if each.epochs > MANY_EPOCHS:
-            times = f"{each.prefix} is read {show_epochs(each.epochs)} times"
-            yield f"{times}; repeating a dataset more than {MANY_EPOCHS} times gains little"
-        if not each.num_samples:
-            yield f"{each.prefix} gives no sample; raise its share or the budget, or leave it out"
+    for dataset in datasets:
+        if dataset.epochs > MANY_EPOCHS:
+            sentence = f"{dataset.prefix} is read {show_epochs(dataset.epochs)} times"
+            yield f"{sentence}; repeating a dataset more than {MANY_EPOCHS} times gains little"
+        if not dataset.num_samples:
+            yield f"{dataset.prefix} gives no sample; raise its share or the budget, or leave it out"
     yield from describe_sums(blends)
-    trained = {os.path.realpath(f"{each.prefix}.idx") for each in datasets}
-    for place, name in enumerate(SPLIT_NAMES[1:], start=1):
-        own = blends[name].prefixes if name in blends else ()
-        _count(own, (WHOLE, None, None))
-        for prefix in own:
-            if os.path.realpath(f"{prefix}.idx") in trained:
+    trained_paths = {os.path.realpath(f"{dataset.prefix}.idx") for dataset in datasets}
+    for number, name in enumerate(SPLIT_NAMES[1:], start=1):
+        prefixes = blends[name].prefixes if name in blends else ()
+        _count_all_parts(prefixes, (WHOLE, None, None))
+        for prefix in prefixes:
+            if os.path.realpath(f"{prefix}.idx") in trained_paths:
                 yield f"{prefix} is in {name} and in train, so the job is evaluated on what it was trained on"
-        parts = zip(datasets, (each[place] for each in counts), strict=True)
-        empty = [each.prefix for each, part in parts if part is not None and not part.tokens]
+        pairs = zip(datasets, (split_parts[number] for split_parts in counts), strict=True)
+        empty = [dataset.prefix for dataset, part in pairs if part is not None and not part.tokens]
         if empty:
             yield f"{name} has no tokens of {', '.join(empty)}; a job that requests samples of {name} loops forever"
-    valid = [None if parts[1] is None else (parts[1].begin, parts[1].end) for parts in counts]
-    yield from describe_data(dict(zip((each.prefix for each in datasets), valid, strict=True)))
+    valid_bounds = [None if parts[1] is None else (parts[1].begin, parts[1].end) for parts in counts]
+    yield from describe_data(dict(zip((dataset.prefix for dataset in datasets), valid_bounds, strict=True)))
 
 
 # Amounts: a share, epochs, tokens, a part of the rest, or a limit on that part.
@@ -323,7 +323,7 @@ def read_source(word: str) -> Iterator[tuple[str, Amount]]:
     refuse_address(word, ONLY_INPUTS, UsageError)
     prefix, equals, text = word.rpartition("=")
     amount = REST
-    if not equals or os.path.isfile(f"{as_prefix(word)}.idx"):
+    if not equals or os.path.isfile(f"{prefix_of(word)}.idx"):
         prefix = word
     else:
         try:
@@ -333,14 +333,14 @@ def read_source(word: str) -> Iterator[tuple[str, Amount]]:
     if split_unit(prefix)[0] is not None and not os.path.isfile(f"{prefix}.idx"):
         hint = "write PREFIX=AMOUNT, or give the words of a job: --data-path WEIGHT PREFIX WEIGHT PREFIX"
         raise UsageError(f"{prefix} is an amount, not a dataset", hint=hint)
-    listed = read_list(prefix)
-    if listed is None:
-        yield as_prefix(prefix), amount
+    blend = read_list(prefix)
+    if blend is None:
+        yield prefix_of(prefix), amount
     elif amount == REST or amount.kind == "epochs":
-        yield from ((member, amount) for member in listed.prefixes)
+        yield from ((member, amount) for member in blend.prefixes)
     else:
-        shared = (replace(amount, value=amount.value * share) for share in listed.shares(prefix))
-        yield from zip(listed.prefixes, shared, strict=True)
+        amounts = (replace(amount, value=amount.value * share) for share in blend.shares(prefix))
+        yield from zip(blend.prefixes, amounts, strict=True)
 
 
 def parse_amount(text: str) -> Amount:
@@ -392,51 +392,51 @@ def divide(
     if shares > 1 + TOLERANCE:
         raise InputError(f"the shares add up to {show_percent(shares)}, more than 100%", hint="make them smaller")
     if budget is None:
-        budget = _follow_budget(amounts, available)
-    wanted = [amount.tokens(num, budget) for amount, num in zip(amounts, available, strict=True)]
-    tokens = [Fraction(0) if amount.is_limit else own for amount, own in zip(amounts, wanted, strict=True)]
+        budget = _derive_budget(amounts, available)
+    sizes = [amount.tokens(epoch_tokens, budget) for amount, epoch_tokens in zip(amounts, available, strict=True)]
+    tokens = [Fraction(0) if amount.is_limit else size for amount, size in zip(amounts, sizes, strict=True)]
     remaining = budget - sum(tokens)
     if remaining < -TOLERANCE * budget:
         largest, name = max(zip(tokens, names, strict=True))
-        what = f"the amounts add up to {int(budget - remaining):,} tokens, more than the {budget:,} of the run"
+        problem = f"the amounts add up to {int(budget - remaining):,} tokens, more than the {budget:,} of the run"
         hint = "raise the tokens of the run, or make the amounts smaller"
-        raise InputError(f"{name}: {what}; {int(largest):,} are of this dataset", hint=hint)
+        raise InputError(f"{name}: {problem}; {int(largest):,} are of this dataset", hint=hint)
     takers = [place for place, amount in enumerate(amounts) if amount.is_limit]
     if takers and remaining <= 0:
-        what = f"nothing remains for it, since the others take all {budget:,} tokens"
-        raise InputError(f"{names[takers[0]]}: {what}", hint="make their amounts smaller")
-    takers.sort(key=lambda place: wanted[place] / available[place])  # the limit that is reached first comes first
+        problem = f"nothing remains for it, since the others take all {budget:,} tokens"
+        raise InputError(f"{names[takers[0]]}: {problem}", hint="make their amounts smaller")
+    takers.sort(key=lambda place: sizes[place] / available[place])  # the limit that is reached first comes first
     for number, place in enumerate(takers):
-        part = remaining * Fraction(available[place], sum(available[other] for other in takers[number:]))
-        tokens[place] = min(part, wanted[place])
+        part = remaining * Fraction(available[place], sum(available[taker] for taker in takers[number:]))
+        tokens[place] = min(part, sizes[place])
         remaining -= tokens[place]
     if remaining > TOLERANCE * budget:
-        given = f"{int(budget - remaining):,} tokens, {show_percent((budget - remaining) / budget)} of the run"
+        portion = f"{int(budget - remaining):,} tokens, {show_percent((budget - remaining) / budget)} of the run"
         hint = (
             "raise them or their limits, lower the tokens of the run, or give one dataset no amount: it takes the rest"
         )
-        raise InputError(f"the amounts add up to {given}", hint=hint)
+        raise InputError(f"the amounts add up to {portion}", hint=hint)
     total = sum(tokens)
-    return budget, [each / total for each in tokens]
+    return budget, [num_tokens / total for num_tokens in tokens]
 
 
-def _follow_budget(amounts: Sequence[Amount], available: Sequence[int]) -> int:
+def _derive_budget(amounts: Sequence[Amount], available: Sequence[int]) -> int:
     """Return the tokens of a run that follow from the amounts.
 
     Datasets that take the rest are read once, or up to their limit. If all amounts are shares, the run ends when the
     first dataset has been read once.
     """
     pairs = list(zip(amounts, available, strict=True))
-    shared = sum(amount.value for amount, _ in pairs if amount.kind == "share" and not amount.is_limit)
+    total_share = sum(amount.value for amount, _ in pairs if amount.kind == "share" and not amount.is_limit)
     if all(amount.kind == "share" and not amount.is_limit for amount in amounts):
-        return max(1, int(min(num / amount.value for amount, num in pairs)))
-    if shared >= 1:
-        what = f"the shares add up to {show_percent(shared)}, and other amounts are in tokens or epochs"
-        raise InputError(what, hint="make the shares smaller")
-    fixed = Fraction(0)
-    for amount, num in pairs:
+        return max(1, int(min(tokens / amount.value for amount, tokens in pairs)))
+    if total_share >= 1:
+        problem = f"the shares add up to {show_percent(total_share)}, and other amounts are in tokens or epochs"
+        raise InputError(problem, hint="make the shares smaller")
+    fixed_tokens = Fraction(0)
+    for amount, tokens in pairs:
         if amount.is_limit:
-            fixed += num if amount.kind == "share" else min(Fraction(num), amount.tokens(num, 0))
+            fixed_tokens += tokens if amount.kind == "share" else min(Fraction(tokens), amount.tokens(tokens, 0))
         elif amount.kind != "share":
-            fixed += amount.tokens(num, 0)
-    return max(1, int(fixed / (1 - shared)))
+            fixed_tokens += amount.tokens(tokens, 0)
+    return max(1, int(fixed_tokens / (1 - total_share)))

@@ -62,13 +62,12 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     if config.shuffle_documents is not None:
         settings["shuffle-documents"] = config.shuffle_documents
     plan = make_plan(settings, source.files)
+    head_path = join_path(work_folder_path(config), f"{SHARDS_FOLDER}/head")
     output = Output(
         prefix=absolute(config.output_prefix),
         plan_id=plan.plan_id,
         dtype=TYPE_OF_SIZE[token_bytes],
-        head=SourceFile(
-            path=join_path(work_folder_path(config), f"{SHARDS_FOLDER}/head"), size_bytes=version.header_bytes
-        ),
+        head=SourceFile(path=head_path, size_bytes=version.header_bytes),
         seed=config.shuffle_documents,
     )
     uses_jq = selection.needs_jq
@@ -79,7 +78,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
             estimate = examine_sample(source, selection)
             is_shuffled = config.shuffle_documents is not None
             check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1, is_shuffled=is_shuffled)
-            shared = ShardSettings(
+            shard_settings = ShardSettings(
                 tokenizer=source.tokenizer,
                 engine=source.engine,
                 keys=selection.names,
@@ -89,7 +88,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
                 layout="pbin",
                 **source.shard_options(),
             )
-            shards = Shards(job, source, shared)
+            shards = Shards(job, source, shard_settings)
             shards.tokenize_and_merge()
             _add_ends(shards, output, version)
             options = source.describe_options(
@@ -97,7 +96,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
             )
             shards.publish([{"token_dtype": np.dtype(f"u{token_bytes}").name, "options": options}])
     return PackResult(
-        datasets=(MadeDataset.of(config.output, job.manifests[0].content),),
+        datasets=(MadeDataset.from_content(config.output, job.manifests[0].content),),
         engine=source.engine.name,
         **outcome_fields(source, job),
     )
@@ -109,13 +108,13 @@ def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
     Raises:
         TokenizerError: If an added token's id does not fit that size.
     """
-    loaded = shared_tokenizer(tokenizer)
-    vocabulary_size = loaded.get_vocab_size(with_added_tokens=False)
+    hf_tokenizer = shared_tokenizer(tokenizer)
+    vocabulary_size = hf_tokenizer.get_vocab_size(with_added_tokens=False)
     try:
         token_bytes = token_bytes_for_vocabulary(vocabulary_size) if version.names_token_size else 4
     except ValueError as error:
         raise TokenizerError(f"{tokenizer.name}: {error}", hint="choose another tokenizer") from error
-    token, largest = max(loaded.get_vocab(with_added_tokens=True).items(), key=lambda item: (item[1], item[0]))
+    token, largest = max(hf_tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: (item[1], item[0]))
     if largest >= 1 << 8 * token_bytes:
         raise TokenizerError(
             f"{tokenizer.name}: the id {largest} of {token!r} does not fit {token_bytes} bytes, the size of a token in "

@@ -43,19 +43,19 @@ _SHIFTS = (np.uint64(32), np.uint64(29))
 
 
 @njit(cache=True, nogil=True)
-def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> tuple[Any, Any, int, Any]:
+def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], num_ids: int) -> tuple[Any, Any, int, Any]:
     """Count the tokens of consecutive documents, and digest each document.
 
     Args:
         tokens: Tokens of all documents, laid end to end.
         lengths: Tokens of each document.
-        size: Number of ids to count.
+        num_ids: Number of ids to count.
 
     Returns:
-        How often each id below `size` occurs, how many documents end with each, how many tokens have any other id,
+        How often each id below `num_ids` occurs, how many documents end with each, how many tokens have any other id,
         and a digest of each document.
     """
-    counts, lasts, others = np.zeros(size, np.int64), np.zeros(size, np.int64), 0
+    counts, last_counts, num_foreign = np.zeros(num_ids, np.int64), np.zeros(num_ids, np.int64), 0
     digests = np.empty(len(lengths), np.uint64)
     begin = 0
     for document in range(len(lengths)):
@@ -64,19 +64,19 @@ def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> t
         token = -1
         for index in range(begin, begin + lengths[document]):
             token = int(tokens[index])
-            if 0 <= token < size:
+            if 0 <= token < num_ids:
                 counts[token] += 1
             else:
-                others += 1
+                num_foreign += 1
             mixed = (even ^ np.uint64(token)) * _PRIME
             even, odd = odd, mixed ^ (mixed >> _SHIFTS[0])
         begin += lengths[document]
-        if 0 <= token < size:
-            lasts[token] += 1
+        if 0 <= token < num_ids:
+            last_counts[token] += 1
         mixed = (even ^ (odd >> _SHIFTS[1])) * _PRIME + odd
         mixed = (mixed ^ (mixed >> _SHIFTS[0])) * _PRIME
         digests[document] = mixed ^ (mixed >> _SHIFTS[1])
-    return counts, lasts, others, digests
+    return counts, last_counts, num_foreign, digests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Measurement:
     lengths: LengthSummary
     counts: NDArray[np.int64]
     """How often each id occurs, shape [ids]."""
-    others: int
+    foreign_tokens: int
     """Tokens whose id is negative, or LARGEST_VOCABULARY or more."""
     last_counts: NDArray[np.int64]
     """How many documents end with each id, shape [ids]."""
@@ -108,6 +108,7 @@ class Block:
     """Consecutive documents that are read together."""
 
     first: int
+    """Number of the first document."""
     begin: int
     """Position of the first token."""
     lengths: NDArray[np.int64]
@@ -124,7 +125,7 @@ class Sources:
     num_documents: Sequence[int] = ()
     """Documents of each source, without a provenance file."""
 
-    def of(self, begin: int, end: int) -> NDArray[np.int64]:
+    def numbers(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return the numbers of the sources of documents [begin, end).
 
         Raises:
@@ -159,52 +160,53 @@ def measure(
     Raises:
         FormatError: If tokens are missing, or the sources cannot be read.
     """
-    size = min(LARGEST_VOCABULARY, 1 << 8 * min(documents.tokens.dtype.itemsize, 4))
-    one_of = 1 << (max(1, -(-documents.num_documents // MOST_DIGESTS)) - 1).bit_length()
-    most_digest, num_sources = np.uint64((1 << 64) // one_of - 1), len(sources.names)
+    num_ids = min(LARGEST_VOCABULARY, 1 << 8 * min(documents.tokens.dtype.itemsize, 4))
+    # The digest of one document in `factor` is kept.
+    factor = 1 << (max(1, -(-documents.num_documents // MOST_DIGESTS)) - 1).bit_length()
+    largest_digest, num_sources = np.uint64((1 << 64) // factor - 1), len(sources.names)
 
-    def read(block: Block) -> tuple[Any, ...]:
+    def measure_block(block: Block) -> tuple[Any, ...]:
         lengths = block.lengths
         tokens = np.asarray(documents.tokens[block.begin : block.begin + int(lengths.sum())])
-        counts, lasts, others, digests = read_block(tokens, lengths, size)
+        counts, last_counts, num_foreign, digests = read_block(tokens, lengths, num_ids)
         by_source = np.zeros((num_sources, 3), np.int64)
         by_source[:, 0] = np.bincount(block.sources, minlength=num_sources)
         by_source[:, 1] = np.bincount(block.sources, lengths, num_sources)
-        filled = np.flatnonzero(lengths)
-        if masks is not None and len(filled):
-            begins = (np.cumsum(lengths) - lengths)[filled]
-            own = np.asarray(masks[block.begin : block.begin + len(tokens)]) != 0
-            learned = np.add.reduceat(own, begins, dtype=np.int64)
-            by_source[:, 2] = np.bincount(block.sources[filled], learned, num_sources)
-        chosen = np.flatnonzero((digests <= most_digest) & (lengths > 0))
-        kept = np.stack([digests[chosen].view(np.int64), block.first + chosen, lengths[chosen]])
-        return counts, lasts, others, by_source, kept
+        nonempty = np.flatnonzero(lengths)
+        if masks is not None and len(nonempty):
+            begins = (np.cumsum(lengths) - lengths)[nonempty]
+            is_trained = np.asarray(masks[block.begin : block.begin + len(tokens)]) != 0
+            num_trained = np.add.reduceat(is_trained, begins, dtype=np.int64)
+            by_source[:, 2] = np.bincount(block.sources[nonempty], num_trained, num_sources)
+        numbers = np.flatnonzero((digests <= largest_digest) & (lengths > 0))
+        digest_rows = np.stack([digests[numbers].view(np.int64), block.first + numbers, lengths[numbers]])
+        return counts, last_counts, num_foreign, by_source, digest_rows
 
-    counts, lasts = np.zeros((2, size), np.int64)
-    by_source, others, lengths = np.zeros((num_sources, 3), np.int64), 0, LengthCounter()
-    kept = [np.empty((3, 0), np.int64)]
+    counts, last_counts = np.zeros((2, num_ids), np.int64)
+    by_source, num_foreign, lengths = np.zeros((num_sources, 3), np.int64), 0, LengthCounter()
+    digest_rows = [np.empty((3, 0), np.int64)]
     longest = shortest = np.empty((2, 0), np.int64)
-    for block, found in _map_ahead(read, _blocks(documents, sources), threads=threads):
-        counts += found[0]
-        lasts += found[1]
-        others += found[2]
-        by_source += found[3]
-        kept.append(found[4])
+    for block, block_counts in _map_ahead(measure_block, _blocks(documents, sources), threads=threads):
+        counts += block_counts[0]
+        last_counts += block_counts[1]
+        num_foreign += block_counts[2]
+        by_source += block_counts[3]
+        digest_rows.append(block_counts[4])
         lengths.add(block.lengths)
-        longest = _most(longest, block.lengths, block.first)
-        shortest = _most(shortest, -block.lengths, block.first)
+        longest = _merge_largest(longest, block.lengths, block.first)
+        shortest = _merge_largest(shortest, -block.lengths, block.first)
         on_progress(int(block.lengths.sum()))
     summary = lengths.summary()
-    repetitions, repeated = _find_repeats(np.concatenate(kept, axis=1))
+    repetitions, repeated = _find_repeats(np.concatenate(digest_rows, axis=1))
     return Measurement(
         documents=summary.count,
         tokens=summary.total,
         lengths=summary,
         counts=counts,
-        others=others,
-        last_counts=lasts,
+        foreign_tokens=num_foreign,
+        last_counts=last_counts,
         by_source=by_source,
-        repetitions=repetitions * one_of,
+        repetitions=repetitions * factor,
         repeated=repeated,
         longest=tuple(longest[1].tolist()),
         shortest=tuple(shortest[1].tolist()),
@@ -214,33 +216,33 @@ def measure(
 def _blocks(documents: Documents, sources: Sources) -> Iterator[Block]:
     first = begin = 0
     for lengths in documents.lengths():
-        ends, known, at = np.cumsum(lengths), sources.of(first, first + len(lengths)), 0
+        ends, numbers, at = np.cumsum(lengths), sources.numbers(first, first + len(lengths)), 0
         while at < len(lengths):
             before = int(ends[at - 1]) if at else 0
             stop = max(at + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
-            yield Block(first=first + at, begin=begin + before, lengths=lengths[at:stop], sources=known[at:stop])
+            yield Block(first=first + at, begin=begin + before, lengths=lengths[at:stop], sources=numbers[at:stop])
             at = stop
         first, begin = first + len(lengths), begin + int(ends[-1])
 
 
-def _most(known: NDArray[np.int64], values: NDArray[np.int64], first: int) -> NDArray[np.int64]:
+def _merge_largest(largest: NDArray[np.int64], values: NDArray[np.int64], first: int) -> NDArray[np.int64]:
     """Return the MOST_NAMED largest values, without zeros, and their numbers; the first of equal values wins."""
     is_new = values != 0
-    if known.shape[1] == MOST_NAMED:
-        is_new &= values > known[0, -1]
-    new = np.flatnonzero(is_new)
-    both = np.concatenate([known, np.stack([values[new], first + new])], axis=1)
-    return both[:, np.lexsort((both[1], -both[0]))[:MOST_NAMED]]
+    if largest.shape[1] == MOST_NAMED:
+        is_new &= values > largest[0, -1]
+    new_numbers = np.flatnonzero(is_new)
+    merged = np.concatenate([largest, np.stack([values[new_numbers], first + new_numbers])], axis=1)
+    return merged[:, np.lexsort((merged[1], -merged[0]))[:MOST_NAMED]]
 
 
-def _find_repeats(kept: NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int], ...]]:
+def _find_repeats(digest_rows: NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int], ...]]:
     """Count equal digests in rows of digests, documents and lengths, and return the most frequent ones."""
-    digests, documents, lengths = kept
+    digests, documents, lengths = digest_rows
     _, first, copies = np.unique(digests, return_index=True, return_counts=True)
     first, copies = first[copies > 1], copies[copies > 1]
     order = np.lexsort((documents[first], -lengths[first], -copies))[:MOST_NAMED]
-    most = zip(documents[first[order]].tolist(), copies[order].tolist(), strict=True)
-    return int((copies - 1).sum()), tuple(most)
+    repeats = zip(documents[first[order]].tolist(), copies[order].tolist(), strict=True)
+    return int((copies - 1).sum()), tuple(repeats)
 
 
 def _map_ahead(
@@ -252,10 +254,10 @@ def _map_ahead(
         for block in blocks:
             waiting.append((block, pool.submit(function, block)))
             if len(waiting) > threads:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        for first, future in waiting:
-            yield first, future.result()
+                oldest, future = waiting.popleft()
+                yield oldest, future.result()
+        for oldest, future in waiting:
+            yield oldest, future.result()
 
 
 # Index caches.
@@ -286,7 +288,7 @@ class DrawnSplit:
     datasets: tuple[DrawnDataset, ...]
 
 
-def read_drawn(folder: str, lengths_of: Callable[[str, bool], Any]) -> tuple[list[DrawnSplit], list[str]]:
+def read_drawn_splits(folder: str, lengths_of: Callable[[str, bool], Any]) -> tuple[list[DrawnSplit], list[str]]:
     """Read what a folder's caches draw from the report's datasets; also return sentences about unreadable caches.
 
     Args:
@@ -297,58 +299,57 @@ def read_drawn(folder: str, lengths_of: Callable[[str, bool], Any]) -> tuple[lis
     Raises:
         InputError: If there is no folder, or no cache of these datasets.
     """
-    single: dict[tuple[str, str, int], DrawnDataset] = {}
+    draws: dict[tuple[str, str, int], DrawnDataset] = {}
     blends, findings = [], []
     for path in list_caches(folder):
         try:
-            described = read_description(path)
-            if described["class"] == BLENDED_CLASS:
-                blends.append((described, *read_blend(path, described)))
-            elif (lengths := lengths_of(str(described["dataset_path"]), is_maxtext(described))) is not None:
-                single[_key(described)] = _read_split(path, described, lengths)
+            description = read_description(path)
+            if description["class"] == BLENDED_CLASS:
+                blends.append((description, *read_blend(path, description)))
+            elif (lengths := lengths_of(str(description["dataset_path"]), is_maxtext(description))) is not None:
+                draws[_cache_key(description)] = _read_split(path, description, lengths)
         except DsindexError as error:
             findings.append(error.sentence)
-    found = []
-    alone = dict(single)
-    for described, drawn, weights in blends:
-        keys = [_key(each) for each in described["datasets"]]
-        if any(key in single for key in keys):
-            rows = zip(keys, drawn, weights, strict=True)
+    keyed_parts = []
+    unblended = dict(draws)
+    for description, counts, weights in blends:
+        keys = [_cache_key(dataset) for dataset in description["datasets"]]
+        if any(key in draws for key in keys):
+            rows = zip(keys, counts, weights, strict=True)
             parts = [
                 replace(
-                    single.get(key, DrawnDataset(prefix=key[0])), num_samples=num, intended=weight / (sum(weights) or 1)
+                    draws.get(key, DrawnDataset(prefix=key[0])), num_samples=num, intended=weight / (sum(weights) or 1)
                 )
                 for key, num, weight in rows
             ]
-            found.append((keys[0], parts))
+            keyed_parts.append((keys[0], parts))
         for key in keys:
-            alone.pop(key, None)
-    found += [(key, [own]) for key, own in alone.items()]
-    if not found and not findings:
+            unblended.pop(key, None)
+    keyed_parts += [(key, [drawn_dataset]) for key, drawn_dataset in unblended.items()]
+    if not keyed_parts and not findings:
         raise InputError(f"{folder}: no index caches of these datasets", hint="check --cache")
-    order = {name: place for place, name in enumerate(SPLIT_NAMES)}
-    found.sort(key=lambda each: order.get(each[0][1], len(order)))
-    splits = [DrawnSplit(split=key[1], sequence_length=key[2], datasets=tuple(parts)) for key, parts in found]
+    order = {name: number for number, name in enumerate(SPLIT_NAMES)}
+    keyed_parts.sort(key=lambda pair: order.get(pair[0][1], len(order)))
+    splits = [DrawnSplit(split=key[1], sequence_length=key[2], datasets=tuple(parts)) for key, parts in keyed_parts]
     return splits, findings
 
 
-def _key(described: Mapping[str, Any]) -> tuple[str, str, int]:
-    return str(described["dataset_path"]), str(described["index_split"]), int(described["sequence_length"])
+def _cache_key(description: Mapping[str, Any]) -> tuple[str, str, int]:
+    return str(description["dataset_path"]), str(description["index_split"]), int(description["sequence_length"])
 
 
-def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnDataset:  # noqa: ANN401 - mapped
+def _read_split(path: str, description: Mapping[str, Any], lengths: Any) -> DrawnDataset:  # noqa: ANN401 - mapped
     samples, documents = files_of(path).open("shuffle_index"), files_of(path).open("document_index")
-    prefix, _, length = _key(described)
-    begin, end = part_of(path, described, len(lengths))
+    prefix, _, length = _cache_key(description)
+    begin, end = part_of(path, description, len(lengths))
     try:
-        short = _count_cut_documents(lengths, documents, sequence_length=length, num_samples=len(samples))
+        cut_counts = _count_cut_documents(lengths, documents, sequence_length=length, num_samples=len(samples))
     except IndexError as error:
-        raise FormatError(
-            f"{path}: refers to sequences that the dataset does not have", hint="rebuild the cache"
-        ) from error
+        problem = "refers to sequences that the dataset does not have"
+        raise FormatError(f"{path}: {problem}", hint="rebuild the cache") from error
     part_tokens = int(lengths[begin:end].sum(dtype=np.int64))
     return DrawnDataset(
-        prefix=prefix, num_samples=len(samples), part=(begin, end), part_tokens=part_tokens, short_documents=short
+        prefix=prefix, num_samples=len(samples), part=(begin, end), part_tokens=part_tokens, short_documents=cut_counts
     )
 
 
@@ -372,10 +373,10 @@ def _count_cut_documents(
     """
     length, begin, counts = np.int64(sequence_length), np.int64(0), np.zeros(2, np.int64)
     for first in range(0, len(documents), CHUNK_ITEMS):
-        own = np.asarray(lengths[documents[first : first + CHUNK_ITEMS]], np.int64)
-        ends = begin + np.cumsum(own)
-        starts, begin = ends - own, begin + own.sum()
-        is_short = (starts < num_samples * length) & (own > 0) & (own <= length)
+        document_lengths = np.asarray(lengths[documents[first : first + CHUNK_ITEMS]], np.int64)
+        ends = begin + np.cumsum(document_lengths)
+        starts, begin = ends - document_lengths, begin + document_lengths.sum()
+        is_short = (starts < num_samples * length) & (document_lengths > 0) & (document_lengths <= length)
         last = np.minimum(ends[is_short], num_samples * length) - 1
         counts += [is_short.sum(), (last // length > starts[is_short] // length).sum()]
     return int(counts[0]), int(counts[1])

@@ -32,7 +32,7 @@ class MadeDataset:
     """Its files by suffix; empty for a conversion, which writes no manifest."""
 
     @classmethod
-    def of(cls, prefix: str, content: Content) -> Self:
+    def from_content(cls, prefix: str, content: Content) -> Self:
         """Return a dataset as described by its manifest."""
         return cls(
             prefix=prefix,
@@ -86,17 +86,17 @@ def outcome_fields(source: TextSource, job: Job, *, num_keys: int = 1, num_datas
     """
     counts = [manifest.content.record_counts for manifest in job.manifests[::num_keys]]
     num_groups = len(counts) // num_datasets
-    total, more = counts[0], sum(each.kept for number, each in enumerate(counts) if number % num_groups)
-    for each in counts[num_groups::num_groups]:
-        sums = {name: getattr(total, name) + getattr(each, name) for name in total.__struct_fields__}
+    total, extra_kept = counts[0], sum(group.kept for number, group in enumerate(counts) if number % num_groups)
+    for group in counts[num_groups::num_groups]:
+        sums = {name: getattr(total, name) + getattr(group, name) for name in total.__struct_fields__}
         total = msgspec.structs.replace(total, **sums)
     step = len(job.outputs) // num_datasets
-    firsts = zip(job.outputs[::step], job.manifests[::step], strict=True)
-    has_bad = (output.prefix for output, manifest in firsts if manifest.content.record_counts.quarantined)
-    quarantines = tuple(f"{prefix}.{QUARANTINE_SUFFIX}" for prefix in has_bad)
+    first_outputs = zip(job.outputs[::step], job.manifests[::step], strict=True)
+    bad_prefixes = (output.prefix for output, manifest in first_outputs if manifest.content.record_counts.quarantined)
+    quarantines = tuple(f"{prefix}.{QUARANTINE_SUFFIX}" for prefix in bad_prefixes)
     return {
         "already_complete": job.already_complete,
-        "counts": msgspec.structs.replace(total, kept=total.kept + more, filtered=total.filtered - more),
+        "counts": msgspec.structs.replace(total, kept=total.kept + extra_kept, filtered=total.filtered - extra_kept),
         "input_bytes": source.total_bytes,
         "made_bytes": job.made_bytes,
         "seconds": time.time() - job.began,

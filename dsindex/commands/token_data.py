@@ -60,21 +60,21 @@ class Origin:
         Raises:
             FormatError: If the manifest or the provenance is damaged, or belongs to another dataset.
         """
-        found, notes = find_document_origins(self.prefix, num_documents, documents, contact=self.contact)
+        origins, notes = find_document_origins(self.prefix, num_documents, documents, contact=self.contact)
         self.notes.update(dict.fromkeys(notes))
-        self.check_inputs(found.values())
-        return [found[document] for document in documents]
+        self.check_inputs(origins.values())
+        return [origins[document] for document in documents]
 
     def check_inputs(self, origins: Iterable[DocumentOrigin]) -> None:
         """Note which inputs of documents are missing or have changed since the build."""
-        known = {(self.prefix if each.part is None else each.part.prefix, each.source) for each in origins}
-        for prefix, number in sorted({(prefix, source.input) for prefix, source in known if source is not None}):
+        sources = {(self.prefix if origin.part is None else origin.part.prefix, origin.source) for origin in origins}
+        for prefix, number in sorted({(prefix, source.input) for prefix, source in sources if source is not None}):
             manifest = self.manifest if prefix == self.prefix else read_manifest(prefix)
-            problem = None if manifest is None else input_problem(manifest, number, given=(prefix, *self.contact))
+            problem = None if manifest is None else input_problem(manifest, number, addresses=(prefix, *self.contact))
             if manifest is not None and problem is not None:
                 path = manifest.content.inputs[number].path
-                told = f"{path}: this input {problem}; lines are those that it had when the dataset was made"
-                self.notes[told] = None
+                note = f"{path}: this input {problem}; lines are those that it had when the dataset was made"
+                self.notes[note] = None
 
     def facts(self) -> dict[str, Any]:
         """Return what the manifest says, by name."""
@@ -83,26 +83,26 @@ class Origin:
         content, run = self.manifest.content, self.manifest.run
         facts: dict[str, Any] = {
             "made": f"{run.started or 'at an unknown time'} by dsindex {run.dsindex or 'of an unknown version'}",
-            "inputs": some_inputs([file.path for file in content.inputs]),
+            "inputs": abbreviate_names([file.path for file in content.inputs]),
         }
         if (account := content.account) is not None:
-            told = f"{account.kept:,} kept, {account.quarantined:,} quarantined, {account.filtered:,} filtered"
-            facts["records"] = told
+            record_counts = f"{account.kept:,} kept, {account.quarantined:,} quarantined, {account.filtered:,} filtered"
+            facts["records"] = record_counts
         if content.bytes_per_token is not None:
             facts["bytes of text per token"] = f"{content.bytes_per_token:.2f}"
         if (tokenizer := content.tokenizer) is not None:
             eod = "no EOD appended" if content.eod_id is None else f"EOD {tokenizer.eod_id}"
-            told = f"{tokenizer.name}, {tokenizer.vocabulary_size:,} tokens, sha256 {tokenizer.sha256[:16]}…, {eod}"
-            facts["tokenizer"] = told
+            summary = f"{tokenizer.name}, {tokenizer.vocabulary_size:,} tokens, sha256 {tokenizer.sha256[:16]}…, {eod}"
+            facts["tokenizer"] = summary
         options = msgspec.to_builtins(content.options)
-        shown = [f"{name} = {value}" for name, value in options.items() if name != "instruction" and value is not False]
-        return facts | ({"options": ", ".join(shown)} if shown else {})
+        texts = [f"{name} = {value}" for name, value in options.items() if name != "instruction" and value is not False]
+        return facts | ({"options": ", ".join(texts)} if texts else {})
 
 
-def some_inputs(names: list[str]) -> list[str]:
+def abbreviate_names(names: list[str]) -> list[str]:
     """Return the first names, and how many more there are."""
-    more = len(names) - SHOWN_INPUTS
-    return names if more <= 0 else [*names[:SHOWN_INPUTS], f"and {more:,} more"]
+    num_more = len(names) - SHOWN_INPUTS
+    return names if num_more <= 0 else [*names[:SHOWN_INPUTS], f"and {num_more:,} more"]
 
 
 def find_origin(prefix: str, options: DecodingConfig, *, documents: Documents | None = None) -> Origin:
@@ -111,7 +111,7 @@ def find_origin(prefix: str, options: DecodingConfig, *, documents: Documents | 
     Args:
         prefix: Path without suffix.
         options: The tokenizer to use instead of the recorded one, and addresses to contact.
-        documents: The dataset's documents, whose numbers the manifest must match; None to skip this check.
+        documents: The dataset's documents, whose counts must match the manifest; None to skip this check.
 
     Raises:
         TokenizerError: If the tokenizer that was given cannot be read.
@@ -119,50 +119,50 @@ def find_origin(prefix: str, options: DecodingConfig, *, documents: Documents | 
     try:
         manifest = read_manifest(prefix)
     except FormatError as error:
-        given = None if options.tokenizer_model is None else load_tokenizer(options.tokenizer_model)
-        return Origin(prefix=prefix, manifest=None, tokenizer=given, findings=[error.sentence])
+        named_tokenizer = None if options.tokenizer_model is None else load_tokenizer(options.tokenizer_model)
+        return Origin(prefix=prefix, manifest=None, tokenizer=named_tokenizer, findings=[error.sentence])
     tokenizer, note = _choose_tokenizer(prefix, manifest, options.tokenizer_model)
     notes = {note: None} if note else {}
     origin = Origin(prefix=prefix, manifest=manifest, tokenizer=tokenizer, notes=notes, contact=options.contact)
     if manifest is None or documents is None:
         return origin
-    expected, got = manifest.content, (documents.num_documents, len(documents.tokens))
-    if (expected.documents, expected.tokens) == got:
+    content, size = manifest.content, (documents.num_documents, len(documents.tokens))
+    if (content.documents, content.tokens) == size:
         return origin
-    what = f"its manifest says {expected.documents:,} documents and {expected.tokens:,} tokens"
-    misfit = f"{documents.path}: it has {got[0]:,} and {got[1]:,}, and {what}; one of them belongs to another dataset"
+    fact = f"its manifest says {content.documents:,} documents and {content.tokens:,} tokens"
+    misfit = f"{documents.path}: it has {size[0]:,} and {size[1]:,}, and {fact}; one of them belongs to another dataset"
     return replace(origin, manifest=None, findings=[misfit])
 
 
-def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None) -> tuple[Tokenizer | None, str | None]:
+def _choose_tokenizer(prefix: str, manifest: Manifest | None, model: str | None) -> tuple[Tokenizer | None, str | None]:
     """Return the tokenizer to decode with, and a note if it is missing or may be the wrong one."""
-    recorded = None if manifest is None else manifest.content.tokenizer
-    if given is None:
+    record = None if manifest is None else manifest.content.tokenizer
+    if model is None:
         try:
             return load_recorded_tokenizer(prefix, manifest), None
         except TokenizerError as error:
             return None, error.sentence
-    tokenizer = load_with_options(recorded, given)
-    if recorded is None:
+    tokenizer = load_with_options(record, model)
+    if record is None:
         return tokenizer, "no tokenizer is recorded, so it is unknown whether this is the right one"
-    if tokenizer.sha256 == recorded.sha256:
+    if tokenizer.sha256 == record.sha256:
         return tokenizer, None
-    other = f"{given} is another tokenizer (sha256 {tokenizer.sha256[:16]}…) than the dataset was made with"
-    return tokenizer, f"{other} ({recorded.name}, sha256 {recorded.sha256[:16]}…), so the text can be wrong"
+    problem = f"{model} is another tokenizer (sha256 {tokenizer.sha256[:16]}…) than the dataset was made with"
+    return tokenizer, f"{problem} ({record.name}, sha256 {record.sha256[:16]}…), so the text can be wrong"
 
 
-def input_problem(manifest: Manifest, number: int, *, given: Iterable[str]) -> str | None:
-    """Return how an input changed since the build; None if it did not. Only given addresses are contacted."""
-    recorded = manifest.content.inputs[number]
+def input_problem(manifest: Manifest, number: int, *, addresses: Iterable[str]) -> str | None:
+    """Return how an input changed since the build; None if it did not. Only `addresses` are contacted."""
+    record = manifest.content.inputs[number]
     try:
-        path = input_path(manifest, number, user_addresses=given)
+        path = input_path(manifest, number, user_addresses=addresses)
     except InputError as error:
-        return f"was {error.sentence.removeprefix(f'{recorded.path}: ')}"
+        return f"was {error.sentence.removeprefix(f'{record.path}: ')}"
     try:
         status = input_status(path)
-        if recorded.size_bytes not in {None, status.size_bytes}:
-            return f"has changed: it had {recorded.size_bytes:,} bytes and has {status.size_bytes:,}"
-        if recorded.fingerprint not in {None, fingerprint_input(status.path)}:
+        if record.size_bytes not in {None, status.size_bytes}:
+            return f"has changed: it had {record.size_bytes:,} bytes and has {status.size_bytes:,}"
+        if record.fingerprint not in {None, fingerprint_input(status.path)}:
             return "has changed: it has the same size and other content"
     except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return "no longer exists"
@@ -281,8 +281,8 @@ def text_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 def _text_after(tokenizer: Tokenizer, before: tuple[int, ...], ids: tuple[int, ...]) -> str:
     if not before:
         return decode(tokenizer, ids)
-    first, both = decode(tokenizer, before), decode(tokenizer, (*before, *ids))
-    return both[len(first) :] if both.startswith(first) else decode(tokenizer, ids)
+    text_before, whole_text = decode(tokenizer, before), decode(tokenizer, (*before, *ids))
+    return whole_text[len(text_before) :] if whole_text.startswith(text_before) else decode(tokenizer, ids)
 
 
 def pieces_of(ids: Sequence[Any], tokenizer: Tokenizer | None, *, before: Sequence[Any] = ()) -> list[Piece]:
@@ -354,20 +354,20 @@ class LengthCounter:
         """Return the distribution of all lengths counted so far."""
         lengths = np.concatenate([np.arange(_LARGE), np.sort(np.concatenate(self._large))])
         counts = np.concatenate([self._small, np.ones(len(lengths) - _LARGE, np.int64)])
-        below = np.cumsum(counts)
-        count = int(below[-1])
+        sums = np.cumsum(counts)
+        count = int(sums[-1])
         ranks = {f"{share * 100:g}": max(-(-round(share * 10_000) * count // 10_000) - 1, 0) for share in SHARES}
         by_bin = np.bincount(np.searchsorted(EDGES, lengths[1:], side="right") - 1, weights=counts[1:])
-        used = np.flatnonzero(by_bin)
+        used_bins = np.flatnonzero(by_bin)
         return LengthSummary(
             count=count,
             total=int((lengths * counts).sum()),
             empty=int(counts[0]),
             quantiles={
-                name: int(lengths[np.searchsorted(below, rank, side="right")]) for name, rank in ranks.items() if count
+                name: int(lengths[np.searchsorted(sums, rank, side="right")]) for name, rank in ranks.items() if count
             },
             bins=tuple(
                 LengthBin(begin=int(EDGES[at]), end=int(EDGES[at + 1]), documents=int(by_bin[at]))
-                for at in (range(int(used[0]), int(used[-1]) + 1) if len(used) else ())
+                for at in (range(int(used_bins[0]), int(used_bins[-1]) + 1) if len(used_bins) else ())
             ),
         )

@@ -54,15 +54,15 @@ def run_trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
         if not 0 <= number < len(samples):
             raise InputError(f"{config.cache}: there is no sample {number}; it has {len(samples):,}")
     located = [samples.locate(number) for number in numbers]
-    traces, data = trace_samples(located, contact=config.contact), {own.data.prefix: own.data for own in located}
+    traces, data = trace_samples(located, contact=config.contact), {place.data.prefix: place.data for place in located}
     parts = [part for trace in traces for part in trace.parts]
     origins = {prefix: find_origin(prefix, config) for prefix in data}
     for prefix, origin in origins.items():
         origin.check_inputs(part.origin for part in parts if part.prefix == prefix)
 
-    def with_tokens(part: TracedPart) -> TracedPart:
-        shown, tokenizer = min(part.num_tokens, config.text_tokens), origins[part.prefix].tokenizer
-        tokens = tuple(data[part.prefix].get(part.sequence, part.sequence_offset, shown).tolist())
+    def add_tokens(part: TracedPart) -> TracedPart:
+        num_shown, tokenizer = min(part.num_tokens, config.text_tokens), origins[part.prefix].tokenizer
+        tokens = tuple(data[part.prefix].get(part.sequence, part.sequence_offset, num_shown).tolist())
         return replace(part, tokens=tokens, text=text_of(tokenizer, tokens) if tokenizer and tokens else None)
 
     notes = [note for trace in traces for note in trace.notes]
@@ -73,7 +73,7 @@ def run_trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
             replace(
                 trace,
                 step=None if batch is None else trace.sample // batch + 1,
-                parts=tuple(map(with_tokens, trace.parts)),
+                parts=tuple(map(add_tokens, trace.parts)),
                 notes=(),
             )
             for trace in traces
@@ -112,23 +112,23 @@ def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None
         length, multiple = int(match[2]), int(match[3] or 1)
         layout = read_layout(detected.path, dataset.sequence_lengths, sequence_length=length, pad_to_multiple=multiple)
         return Packs(dataset, layout)
-    found = open_dataset(path, split=split, prefix=prefixes, check=False) if detected.kind == "index cache" else None
-    if not isinstance(found, SampleDataset):
-        what = f"{detected.kind} has no samples, unlike index caches and packs of `dsindex instruct`"
-        raise InputError(f"{path}: {what}")
-    return found
+    samples = open_dataset(path, split=split, prefix=prefixes, check=False) if detected.kind == "index cache" else None
+    if not isinstance(samples, SampleDataset):
+        problem = f"{detected.kind} has no samples, unlike index caches and packs of `dsindex instruct`"
+        raise InputError(f"{path}: {problem}")
+    return samples
 
 
 def _summarize(traces: Sequence[SampleTrace]) -> Iterator[ShownDataset]:
-    tokens, owners, documents = Counter[str](), Counter[str](), dict[str, set[int]]()
-    for sample in traces:
-        owners.update({part.prefix for part in sample.parts})
-        for part in sample.parts:
+    tokens, samples, documents = Counter[str](), Counter[str](), dict[str, set[int]]()
+    for trace in traces:
+        samples.update({part.prefix for part in trace.parts})
+        for part in trace.parts:
             tokens[part.prefix] += part.num_tokens
             documents.setdefault(part.prefix, set()).add(part.document)
     for prefix, number in tokens.most_common():
         num_documents = len(documents[prefix])
-        yield ShownDataset(prefix=prefix, num_samples=owners[prefix], num_tokens=number, num_documents=num_documents)
+        yield ShownDataset(prefix=prefix, num_samples=samples[prefix], num_tokens=number, num_documents=num_documents)
 
 
 def _count_consumed(samples: SampleDataset[Any], consumed: int) -> ConsumedTokens:
@@ -138,11 +138,11 @@ def _count_consumed(samples: SampleDataset[Any], consumed: int) -> ConsumedToken
     datasets, numbers = np.zeros(consumed, np.int8), np.arange(consumed)
     if isinstance(samples, BlendedDataset):
         datasets, numbers = samples.dataset_index[:consumed], samples.dataset_sample_index[:consumed]
-    read = [_count_read(each, numbers[datasets == place]) for place, each in enumerate(samples.datasets)]
-    return ConsumedTokens(num_samples=len(samples), consumed=consumed, datasets=tuple(read))
+    reads = [_count_reads(dataset, numbers[datasets == number]) for number, dataset in enumerate(samples.datasets)]
+    return ConsumedTokens(num_samples=len(samples), consumed=consumed, datasets=tuple(reads))
 
 
-def _count_read(dataset: GPTDataset, numbers: NDArray[np.integer]) -> ReadTokens:
+def _count_reads(dataset: GPTDataset, numbers: NDArray[np.integer]) -> ReadTokens:
     documents = np.asarray(dataset.document_index, np.int64)
     _require_below(len(dataset.dataset), documents, dataset.place)
     _require_below(len(dataset), numbers, dataset.place)
@@ -150,14 +150,14 @@ def _count_read(dataset: GPTDataset, numbers: NDArray[np.integer]) -> ReadTokens
     _require_below(len(dataset), rows, dataset.place)
     begin, end = (int(documents.min()), int(documents.max()) + 1) if len(documents) else (0, 0)
     lengths = np.asarray(dataset.dataset.sequence_lengths[begin:end], np.int32)
-    counted = tokens_by_times(lengths, documents - begin, rows, sequence_length=dataset.sequence_length)
-    return ReadTokens(prefix=dataset.dataset.prefix, num_samples=len(rows), tokens_by_times=counted)
+    token_counts = tokens_by_times(lengths, documents - begin, rows, sequence_length=dataset.sequence_length)
+    return ReadTokens(prefix=dataset.dataset.prefix, num_samples=len(rows), tokens_by_times=token_counts)
 
 
 def _require_below(size: int, numbers: NDArray[np.integer], place: str) -> None:
     if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < size:
-        what = f"an index has numbers from {numbers.min()} to {numbers.max()} for {size} items"
-        raise FormatError(f"{place}: {what}; it was built from other data")
+        problem = f"an index has numbers from {numbers.min()} to {numbers.max()} for {size} items"
+        raise FormatError(f"{place}: {problem}; it was built from other data")
 
 
 def tokens_by_times(
@@ -174,19 +174,19 @@ def tokens_by_times(
     >>> tokens_by_times(np.array([6, 10]), np.array([1, 0]), np.array([1]), sequence_length=8)
     (8, 8)
     """
-    homes, bounds = starts_of(lengths), starts_of(lengths[documents])
+    sequence_starts, document_starts = starts_of(lengths), starts_of(lengths[documents])
     firsts = np.sort(rows) * sequence_length
-    cuts = np.unique(np.concatenate([bounds, firsts, firsts + sequence_length]))
-    cuts = cuts[cuts <= bounds[-1]]
+    cuts = np.unique(np.concatenate([document_starts, firsts, firsts + sequence_length]))
+    cuts = cuts[cuts <= document_starts[-1]]
     begins, ends = cuts[:-1], cuts[1:]
     is_read = np.searchsorted(firsts, begins, "right") > np.searchsorted(firsts + sequence_length, begins, "right")
     begins, ends = begins[is_read], ends[is_read]
-    positions = np.searchsorted(bounds, begins, "right") - 1
-    starts = homes[documents[positions]] + begins - bounds[positions]
+    positions = np.searchsorted(document_starts, begins, "right") - 1
+    starts = sequence_starts[documents[positions]] + begins - document_starts[positions]
     stops = starts + ends - begins
     starts.sort()
     stops.sort()
-    places = np.unique(np.concatenate([homes, starts, stops]))
+    places = np.unique(np.concatenate([sequence_starts, starts, stops]))
     times = np.searchsorted(starts, places, "right") - np.searchsorted(stops, places, "right")
-    counted = np.bincount(times[:-1], weights=np.diff(places)) if len(places) > 1 else np.zeros(0)
-    return tuple(map(int, counted.tolist()))
+    token_counts = np.bincount(times[:-1], weights=np.diff(places)) if len(places) > 1 else np.zeros(0)
+    return tuple(map(int, token_counts.tolist()))

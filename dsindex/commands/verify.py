@@ -103,8 +103,8 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
         missing = CheckResult(name="the dataset is there", findings=(error.sentence,))
         return VerifyReport(path=path, kind=None, checks=(missing,))
     if detected.kind not in _SUFFIXES:
-        got = f"{detected.kind}{_HINTS.get(detected.kind, '')}"
-        raise InputError(f"{path}: neither .bin and .idx nor a .pbin, but {got}")
+        kind = f"{detected.kind}{_HINTS.get(detected.kind, '')}"
+        raise InputError(f"{path}: neither .bin and .idx nor a .pbin, but {kind}")
     results, notes = list[CheckResult](), list[str]()
     manifest = _read_manifest(detected, results, notes)
     source = open_source(detected, manifest, config) if config.against_source else None
@@ -112,13 +112,13 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
     if counts is not None and manifest is not None:
         results += _compare_counts(detected, counts, manifest)
     files = {} if manifest is None else manifest.content.digests
-    checks = [_check_digest(f"{detected.prefix}.{suffix}", file) for suffix, file in files.items()]
+    checks = [_digest_check(f"{detected.prefix}.{suffix}", file) for suffix, file in files.items()]
     checks += [] if counts is None else _checks_of_content(detected, counts, config, is_digested=manifest is not None)
     with contextlib.closing(make_executor(config)) as executor:
         executor.on_idle = reporter.tick
         executor.require_seen([f"{detected.prefix}.{suffix}" for suffix in {*files, *_SUFFIXES[detected.kind]}])
         results += _run(checks, executor, reporter, place=detected.prefix)
-        is_traced = not any(each.findings and each.name.endswith(".provenance.parquet") for each in results)
+        is_traced = not any(result.findings and result.name.endswith(".provenance.parquet") for result in results)
         if source is not None and counts is not None and is_traced:
             shards, pieces = source.choose(counts.documents, share=config.sample)
             name = f"against the source: {shards} tokenized again with {source.settings.engine.describe()}"
@@ -182,33 +182,33 @@ def _read_structure(
 def _compare_counts(detected: DetectedDataset, counts: DatasetCounts, manifest: Manifest) -> Iterator[CheckResult]:
     """Compare the counts of the index with the manifest and with the rows of the provenance."""
     content, path = manifest.content, manifest_path(detected.prefix)
-    recorded = {
+    pairs = {
         "documents": (content.documents, counts.documents),
         "sequences": (content.sequences, counts.sequences),
         "tokens": (content.tokens, counts.tokens),
         "token type": (np.dtype(content.token_dtype).name, counts.token_type),
     }
-    wrong = [
-        f"{path}: {name}: {said} recorded, {got} in the dataset"
-        for name, (said, got) in recorded.items()
-        if said != got
+    findings = [
+        f"{path}: {name}: {recorded} recorded, {actual} in the dataset"
+        for name, (recorded, actual) in pairs.items()
+        if recorded != actual
     ]
-    yield CheckResult(name="counts of the manifest", findings=tuple(wrong))
+    yield CheckResult(name="counts of the manifest", findings=tuple(findings))
     if PROVENANCE_SUFFIX in content.digests and is_stored(provenance := provenance_path(detected.prefix)):
         try:
             num_rows = count_rows(provenance)
-            told = f"{provenance}: it has {num_rows:,} rows for {counts.documents:,} documents; {REMEDY}"
-            wrong = [told] if num_rows != counts.documents else []
+            finding = f"{provenance}: it has {num_rows:,} rows for {counts.documents:,} documents; {REMEDY}"
+            findings = [finding] if num_rows != counts.documents else []
         except FormatError as error:
-            wrong = [error.sentence]
-        yield CheckResult(name="a row of provenance for every document", findings=tuple(wrong))
+            findings = [error.sentence]
+        yield CheckResult(name="a row of provenance for every document", findings=tuple(findings))
 
 
 def _require_idx(prefix: str) -> None:
     is_there = is_stored(f"{prefix}.idx") or os.path.lexists(f"{prefix}.idx")
     if not is_there and is_stored(f"{prefix}.bin"):
-        why = "preprocess_data.py of Megatron-LM left this of all --json-keys but the last until May 2026"
-        raise FormatError(f"{prefix}.idx: is missing next to its .bin: a writer was stopped before its end, or {why}")
+        cause = "preprocess_data.py of Megatron-LM left this of all --json-keys but the last until May 2026"
+        raise FormatError(f"{prefix}.idx: is missing next to its .bin: a writer was stopped before its end, or {cause}")
 
 
 def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, place: str) -> Iterator[CheckResult]:
@@ -228,8 +228,8 @@ def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, pla
         return next(results)
 
     for check in checks:
-        own_results = (next_result() for _ in check.pieces)
-        yield CheckResult(name=check.name, findings=tuple(check.judge(own_results)))
+        check_results = (next_result() for _ in check.pieces)
+        yield CheckResult(name=check.name, findings=tuple(check.judge(check_results)))
 
 
 # The checks.
@@ -245,7 +245,7 @@ def _checks_of_content(
         name = f"token ids below the {size:,} of the vocabulary"
         yield Check(name=name, function=find_foreign_id, pieces=pieces)
     if config.cache is not None:
-        descriptions = [each for each in list_caches(config.cache) if is_cache_of(each, detected.path)]
+        descriptions = [cache for cache in list_caches(config.cache) if is_cache_of(cache, detected.path)]
         if not descriptions:
             name = os.path.basename(detected.path)
             raise InputError(f"{config.cache}: no index cache of {name} is here", hint="build one: dsindex index")
@@ -253,8 +253,8 @@ def _checks_of_content(
             name = os.path.basename(files_of(path).stem)
             yield Check(name=f"{CACHE} {name}", function=verify_cache, pieces=[(path, detected.path)])
     if config.same_as is not None:
-        name, own = f"{SAME_AS} {config.same_as}", [(detected.path, config.same_as)]
-        yield Check(name=name, function=find_difference, pieces=own, compares_tokens=True)
+        name, pairs = f"{SAME_AS} {config.same_as}", [(detected.path, config.same_as)]
+        yield Check(name=name, function=find_difference, pieces=pairs, compares_tokens=True)
 
 
 def find_foreign_id(detected: DetectedDataset, begin: int, end: int, vocabulary_size: int) -> list[str]:
@@ -264,12 +264,12 @@ def find_foreign_id(detected: DetectedDataset, begin: int, end: int, vocabulary_
         tokens = np.asarray(documents.tokens[first : min(first + CHUNK_TOKENS, end)])
         if tokens.min() < 0 or tokens.max() >= vocabulary_size:
             at = int(np.flatnonzero((tokens < 0) | (tokens >= vocabulary_size))[0])
-            what = f"id {tokens[at]} in document {documents.document_at(first + at):,} is not below {vocabulary_size}"
-            return [f"{documents.path}: {what}; give the dataset's tokenizer, or build it again"]
+            reason = f"id {tokens[at]} in document {documents.document_at(first + at):,} is not below {vocabulary_size}"
+            return [f"{documents.path}: {reason}; give the dataset's tokenizer, or build it again"]
     return []
 
 
-def _check_digest(path: str, file: StoredFile) -> Check:
+def _digest_check(path: str, file: StoredFile) -> Check:
     """Return the check of a file against its size and digest in the manifest; a piece is one block of the file."""
     size_bytes = input_status(path).size_bytes if is_stored(path) else None
     begins = range(0, file.size_bytes, DIGEST_BLOCK_BYTES) if size_bytes == file.size_bytes else ()
@@ -291,8 +291,8 @@ def judge_digest(path: str, file: StoredFile, size_bytes: int | None, pieces: It
     """Yield findings about a file, given its size (None if it is missing) and the digests of its blocks."""
     digest = combine_digests(chain.from_iterable(pieces))
     if size_bytes != file.size_bytes:
-        found = "there is no regular file" if size_bytes is None else f"it has {size_bytes} bytes"
-        yield f"{path}: {found}, and {file.size_bytes} bytes are recorded; {REMEDY}"
+        problem = "there is no regular file" if size_bytes is None else f"it has {size_bytes} bytes"
+        yield f"{path}: {problem}, and {file.size_bytes} bytes are recorded; {REMEDY}"
     elif digest != file.digest:
         yield f"{path}: its content changed: the digest is {digest}, and {file.digest} is recorded; {REMEDY}"
 
@@ -310,58 +310,59 @@ def find_difference(path: str, other_path: str) -> list[str]:
     Raises:
         InputError: If a path is not a .bin and .idx or a .pbin.
     """
-    both = [detect_dataset(each) for each in (path, other_path)]
-    for detected, given in zip(both, (path, other_path), strict=True):
+    pair = [detect_dataset(dataset_path) for dataset_path in (path, other_path)]
+    for detected, named_path in zip(pair, (path, other_path), strict=True):
         if detected.kind not in {"MMIDIDX", "pbin"}:
-            raise InputError(f"{given}: neither .bin and .idx nor a .pbin, but {detected.kind}")
+            raise InputError(f"{named_path}: neither .bin and .idx nor a .pbin, but {detected.kind}")
     try:
-        one, other = (open_documents(detected, check=True) for detected in both)
+        left, right = (open_documents(detected, check=True) for detected in pair)
     except FormatError as error:
         return [error.sentence]
-    found = first_difference(one, other)
-    if found is None:
+    difference = first_difference(left, right)
+    if difference is None:
         return []
-    number, what = found
-    lines = [_tell_line(detected, own, number) for detected, own in zip(both, (one, other), strict=True)]
-    told = "".join(
-        f"; {detected.path} has it from {line}" for detected, line in zip(both, lines, strict=True) if line is not None
+    number, problem = difference
+    lines = [_find_line(detected, documents, number) for detected, documents in zip(pair, (left, right), strict=True)]
+    origin = "".join(
+        f"; {detected.path} has it from {line}" for detected, line in zip(pair, lines, strict=True) if line is not None
     )
-    return [f"document {number:,} of {path} is the first that differs in {other_path}: {what}{told}"]
+    return [f"document {number:,} of {path} is the first that differs in {other_path}: {problem}{origin}"]
 
 
-def first_difference(one: Documents, other: Documents) -> tuple[int, str] | None:
+def first_difference(left: Documents, right: Documents) -> tuple[int, str] | None:
     """Return the number of the first document that differs, and how; None if all are the same."""
-    number, end = _first_unequal_length(one, other)
+    number, end = _first_unequal_length(left, right)
     for begin in range(0, end, CHUNK_TOKENS):
-        tokens, others = (own.tokens[begin : min(begin + CHUNK_TOKENS, end)] for own in (one, other))
-        unequal = np.flatnonzero(tokens != others)
+        left_tokens, right_tokens = (side.tokens[begin : min(begin + CHUNK_TOKENS, end)] for side in (left, right))
+        unequal = np.flatnonzero(left_tokens != right_tokens)
         if len(unequal):
             position = begin + int(unequal[0])
-            number = one.document_at(position)
-            what = f"{tokens[unequal[0]]} and {others[unequal[0]]}"
-            return number, f"its token {position - one.end(number - 1):,} is {what}"
-    if number < min(one.num_documents, other.num_documents):
-        sizes = [end - start for start, end in (own.span(number) for own in (one, other))]
+            number = left.document_at(position)
+            ids = f"{left_tokens[unequal[0]]} and {right_tokens[unequal[0]]}"
+            return number, f"its token {position - left.end(number - 1):,} is {ids}"
+    if number < min(left.num_documents, right.num_documents):
+        sizes = [end - start for start, end in (side.span(number) for side in (left, right))]
         return number, f"it has {count(sizes[0], 'token')} and {sizes[1]:,}"
-    if one.num_documents != other.num_documents:
-        return number, f"one has {count(one.num_documents, 'document')}, the other {other.num_documents:,}"
+    if left.num_documents != right.num_documents:
+        return number, f"one has {count(left.num_documents, 'document')}, the other {right.num_documents:,}"
     return None
 
 
-def _first_unequal_length(one: Documents, other: Documents) -> tuple[int, int]:
+def _first_unequal_length(left: Documents, right: Documents) -> tuple[int, int]:
     """Return the first document that differs in length, or that only one dataset has, and where it begins."""
     number = begin = 0
-    for own, others in zip(one.lengths(), other.lengths(), strict=False):  # all blocks but the last have the same size
-        size = min(len(own), len(others))
-        unequal = np.flatnonzero(own[:size] != others[:size])
-        same = int(unequal[0]) if len(unequal) else size
-        number, begin = number + same, begin + int(own[:same].sum())
+    # All blocks but the last have the same size.
+    for left_lengths, right_lengths in zip(left.lengths(), right.lengths(), strict=False):
+        size = min(len(left_lengths), len(right_lengths))
+        unequal = np.flatnonzero(left_lengths[:size] != right_lengths[:size])
+        num_equal = int(unequal[0]) if len(unequal) else size
+        number, begin = number + num_equal, begin + int(left_lengths[:num_equal].sum())
         if len(unequal):
             break
     return number, begin
 
 
-def _tell_line(detected: DetectedDataset, documents: Documents, number: int) -> str | None:
+def _find_line(detected: DetectedDataset, documents: Documents, number: int) -> str | None:
     """Return the line that a document was made from; None if it is not known."""
     if number >= documents.num_documents:
         return None
@@ -398,10 +399,10 @@ class SourceShards:
         """
         firsts = [*_first_documents(provenance_path(self.detected.prefix), self.tasks), num_documents]
         order = sorted(range(len(self.tasks)), key=lambda number: xxhash.xxh3_64_intdigest(number.to_bytes(8, "big")))
-        chosen = sorted(order[: max(1, -(-int(len(order) * share * 1e6) // 10**6))])
-        shared = (self.detected, self.settings, self.seed)
-        pieces = [(self.tasks[at], firsts[at], firsts[at + 1], *shared) for at in chosen]
-        return f"{len(chosen):,} of {len(self.tasks):,} shards", pieces
+        chosen_numbers = sorted(order[: max(1, -(-int(len(order) * share * 1e6) // 10**6))])
+        arguments = (self.detected, self.settings, self.seed)
+        pieces = [(self.tasks[number], firsts[number], firsts[number + 1], *arguments) for number in chosen_numbers]
+        return f"{len(chosen_numbers):,} of {len(self.tasks):,} shards", pieces
 
 
 def open_source(detected: DetectedDataset, manifest: Manifest | None, config: VerifyConfig) -> SourceShards:
@@ -416,30 +417,29 @@ def open_source(detected: DetectedDataset, manifest: Manifest | None, config: Ve
     prefix = detected.prefix
     selection = None if manifest is None else _selection_of(prefix, manifest)
     if manifest is None or selection is None:
-        what = "no manifest of a build or pack names its inputs and tokenizer"
-        raise InputError(f"{prefix}: {what}", hint="of a merged dataset, verify the datasets that were merged")
+        problem = "no manifest of a build or pack names its inputs and tokenizer"
+        raise InputError(f"{prefix}: {problem}", hint="of a merged dataset, verify the datasets that were merged")
     if not is_stored(provenance_path(prefix)):
         hint = "build the dataset again and compare: dsindex verify A --same-as B"
         raise InputError(f"{prefix}: without provenance, the source of its documents is unknown", hint=hint)
     content, options = manifest.content, manifest.content.options
     tokenizer = load_recorded_tokenizer(prefix, manifest, path=config.tokenizer_model)
-    set_aside = options.on_bad_record == "quarantine" and any(file.quarantined != 0 for file in content.inputs)
+    has_quarantined = options.on_bad_record == "quarantine" and any(file.quarantined != 0 for file in content.inputs)
     # gigatoken would make documents of texts that were quarantined because the reference failed on them.
     is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library
-    engine = "reference" if set_aside and is_by_reference and config.engine == "auto" else config.engine
+    engine = "reference" if has_quarantined and is_by_reference and config.engine == "auto" else config.engine
+    adds_special_tokens = not options.tokenizer_hf_no_include_special_tokens
     return SourceShards(
         detected=detected,
         settings=ShardSettings(
             tokenizer=tokenizer,
-            engine=choose_engine(
-                tokenizer, engine, add_special_tokens=not options.tokenizer_hf_no_include_special_tokens
-            ),
+            engine=choose_engine(tokenizer, engine, add_special_tokens=adds_special_tokens),
             keys=selection.outputs,
             selection=selection,
             dtype="<i4" if content.token_dtype == "uint32" else np.dtype(content.token_dtype).newbyteorder("<").str,
             eod_id=content.eod_id,
             layout="pbin" if detected.kind == "pbin" else options.empty_documents or "keep",
-            quarantine=set_aside,
+            quarantine=has_quarantined,
             max_record_bytes=options.max_record_size or LARGEST_RECORD_BYTES,
             provenance=False,
             work_dir="",
@@ -454,45 +454,45 @@ def compare_shard(
     task: ShardTask, first: int, end: int, detected: DetectedDataset, settings: ShardSettings, seed: int | None
 ) -> list[str]:
     """Make a shard again and compare it with its documents in a dataset: [first, end) in the order of the inputs."""
-    stored = open_documents(detected)
+    dataset = open_documents(detected)
     with tempfile.TemporaryDirectory(prefix="dsindex-verify-") as folder:
         write_marker(folder)
-        made = tokenize_shard(task, replace(settings, work_dir=folder)).keys[0]
-        again = IndexedDataset(os.path.join(folder, made.bin.name).removesuffix(".bin"), check=False)
-        own = stored.window(first, end - first) if seed is None else _restored(stored, first, end, seed, folder)
-        found = first_difference(own, documents_of(again))
-    if found is None:
+        segment = tokenize_shard(task, replace(settings, work_dir=folder)).keys[0]
+        new_dataset = IndexedDataset(os.path.join(folder, segment.bin.name).removesuffix(".bin"), check=False)
+        documents = dataset.window(first, end - first) if seed is None else _restore(dataset, first, end, seed, folder)
+        difference = first_difference(documents, documents_of(new_dataset))
+    if difference is None:
         return []
-    number, what = first + found[0], found[1]
-    if seed is not None and number < stored.num_documents:
-        number = int(permute(np.array(number), stored.num_documents, seed, inverse=True))
-    line = _tell_line(detected, stored, number) or task.place
+    number, problem = first + difference[0], difference[1]
+    if seed is not None and number < dataset.num_documents:
+        number = int(permute(np.array(number), dataset.num_documents, seed, inverse=True))
+    line = _find_line(detected, dataset, number) or task.place
     where = f"{detected.path}: document {number:,} differs from its source, {line}"
-    return [f"{where}: {what} in the dataset and made again; restore the files, or build the dataset again"]
+    return [f"{where}: {problem} in the dataset and made again; restore the files, or build the dataset again"]
 
 
-def _restored(stored: Documents, first: int, end: int, seed: int, folder: str) -> Documents:
+def _restore(documents: Documents, first: int, end: int, seed: int, folder: str) -> Documents:
     """Copy documents of a shuffled dataset into a folder: [first, end) in the order of the inputs."""
-    in_order = ShuffledDocuments([stored], seed, inverse=True)
-    path, dtype = os.path.join(folder, "restored"), stored.tokens.dtype.newbyteorder("=")
+    unshuffled = ShuffledDocuments([documents], seed, inverse=True)
+    path, dtype = os.path.join(folder, "restored"), documents.tokens.dtype.newbyteorder("=")
     with open(path, "wb") as file:
-        file.writelines(piece.astype(dtype, copy=False).data for piece in in_order.tokens(first, end))
-    return Documents.between(path, open_items(path, dtype), starts_of(in_order.lengths(first, end)))
+        file.writelines(piece.astype(dtype, copy=False).data for piece in unshuffled.tokens(first, end))
+    return Documents.of_bounds(path, open_items(path, dtype), starts_of(unshuffled.lengths(first, end)))
 
 
 def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:
     """Return the number of documents before each shard, in the order of the inputs."""
     begins = [(task.input, task.parts[0].begin) for task in tasks]
     counts = np.zeros(len(begins), np.int64)
-    wanted = np.array([number for number, _ in begins], np.int64)
+    task_inputs = np.array([number for number, _ in begins], np.int64)
     for first in range(0, num_rows := count_rows(provenance), ROWS_PER_GROUP):
         inputs, offsets, _ = read_rows(provenance, first, min(first + ROWS_PER_GROUP, num_rows))
-        order = np.lexsort((offsets, inputs))  # for documents in a random order
+        order = np.lexsort((offsets, inputs))  # the documents may be in a random order
         inputs, offsets = inputs[order], offsets[order]
-        low, high = np.searchsorted(inputs, wanted, "left"), np.searchsorted(inputs, wanted, "right")
+        low, high = np.searchsorted(inputs, task_inputs, "left"), np.searchsorted(inputs, task_inputs, "right")
         counts += low
-        for place in np.flatnonzero(high > low).tolist():
-            counts[place] += np.searchsorted(offsets[low[place] : high[place]], begins[place][1])
+        for shard in np.flatnonzero(high > low).tolist():
+            counts[shard] += np.searchsorted(offsets[low[shard] : high[shard]], begins[shard][1])
     return [int(number) for number in counts]
 
 
@@ -530,15 +530,14 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
     Raises:
         InputError: If an input is missing, changed, was standard input, or is at an address that was not confirmed.
     """
-    found = []
-    for number, recorded in enumerate(manifest.content.inputs):
+    files = []
+    for number, record in enumerate(manifest.content.inputs):
         path = input_path(manifest, number, user_addresses=(prefix, *contact))
-        form: Any = recorded.format or "jsonl"
-        place = InputPath(path=path, absolute_path=absolute(path))
-        [seen] = examine_inputs([place], input_format=form)
-        file = cut_input(seen, shard_size=SHARD_BYTES)
-        if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
-            what = f"it is not the input of {recorded.size_bytes} bytes that the dataset was made from"
-            raise InputError(f"{path}: {what}", hint="restore the original")
-        found.append(file)
-    return found
+        form: Any = record.format or "jsonl"
+        [whole_file] = examine_inputs([InputPath(path=path, absolute_path=absolute(path))], input_format=form)
+        file = cut_input(whole_file, shard_size=SHARD_BYTES)
+        if file.size_bytes != record.size_bytes or fingerprint_input(file.path) != record.fingerprint:
+            problem = f"it is not the input of {record.size_bytes} bytes that the dataset was made from"
+            raise InputError(f"{path}: {problem}", hint="restore the original")
+        files.append(file)
+    return files

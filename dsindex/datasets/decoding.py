@@ -56,12 +56,12 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
         if not hasattr(tokenizer, "decode"):
             raise TypeError(f"tokenizer: a {type(tokenizer).__name__} is no path and has no decode()")
         return str(tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))
-    largest = int(token_ids.max()) if token_ids.size else 0
+    largest_id = int(token_ids.max()) if token_ids.size else 0
     # A vocabulary may have holes, so an id may be larger than the number of tokens.
-    is_known = tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(largest) is not None
-    if largest >= tokenizer.vocabulary_size and not is_known:
+    is_known = tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(largest_id) is not None
+    if largest_id >= tokenizer.vocabulary_size and not is_known:
         raise TokenizerError(
-            f"{tokenizer.name}: id {largest} is not one of its {tokenizer.vocabulary_size:,} tokens",
+            f"{tokenizer.name}: id {largest_id} is not one of its {tokenizer.vocabulary_size:,} tokens",
             hint="the dataset was made with another tokenizer; pass that one as tokenizer=",
         )
     return decode(tokenizer, token_ids.tolist())
@@ -126,7 +126,7 @@ def load_with_options(recorded: RecordedTokenizer | None, path: str, *, is_user_
 
 
 def _candidate_paths(prefix: str, recorded: RecordedTokenizer, run: Run) -> list[str]:
-    """Return the places where a tokenizer may be, in search order."""
+    """Return the paths, or the name in the Hub, where a tokenizer may be, in search order."""
     if recorded.revision is not None:
         return [f"{recorded.name}@{recorded.revision}"]
     if "vocab_file" in (recorded.options or {}):

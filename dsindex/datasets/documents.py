@@ -39,7 +39,7 @@ class Documents:
     """Returns the position in `tokens` where each of some documents ends, given their numbers; 0 for number -1."""
 
     @classmethod
-    def between(cls, path: str, tokens: Items, bounds: NDArray[np.int64]) -> Documents:
+    def of_bounds(cls, path: str, tokens: Items, bounds: NDArray[np.int64]) -> Documents:
         """Return the documents that end at `bounds[1:]`; the first bound is 0."""
         return cls(path=path, tokens=tokens, num_documents=len(bounds) - 1, ends_of=lambda last: bounds[last + 1])
 
@@ -96,7 +96,7 @@ def open_documents(detected: DetectedDataset, *, check: bool = False) -> Documen
 def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
     """Return the documents of an open dataset."""
     if isinstance(dataset, PbinDocuments):
-        return Documents.between(dataset.path, dataset.tokens, dataset.document_bounds)
+        return Documents.of_bounds(dataset.path, dataset.tokens, dataset.document_bounds)
     tokens, _, pointers, shift = dataset.token_columns()
     boundaries, num_sequences = dataset.document_indices, len(dataset)
 
@@ -120,12 +120,12 @@ def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
 # J. Black and P. Rogaway, "Ciphers with arbitrary finite domains", 2002 (cycle walking).
 
 ROUNDS = 6
-LEAST_BITS = 3
-"""Fewest bits of each half: with fewer, the network would not mix the numbers of few documents well."""
+MIN_HALF_BITS = 3
+"""Minimum bits of each half: with fewer, the network would not mix the numbers of few documents well."""
 GATHERED_DOCUMENTS = 1 << 16
-"""Documents whose places are looked up at once."""
+"""Documents whose positions are looked up at once."""
 PIECE_TOKENS = 1 << 22
-"""Most tokens of a piece."""
+"""Limit on the tokens of a piece."""
 
 
 def permute(numbers: NDArray[np.integer[Any]], count: int, seed: int, *, inverse: bool = False) -> NDArray[np.int64]:
@@ -140,18 +140,18 @@ def permute(numbers: NDArray[np.integer[Any]], count: int, seed: int, *, inverse
     >>> permute(np.arange(8), 8, seed=1234)
     array([0, 6, 7, 3, 2, 1, 4, 5])
     """
-    half = np.uint64(max(LEAST_BITS, -(-(count - 1).bit_length() // 2)))
-    mask = np.uint64((1 << int(half)) - 1)
+    half_bits = np.uint64(max(MIN_HALF_BITS, -(-(count - 1).bit_length() // 2)))
+    mask = np.uint64((1 << int(half_bits)) - 1)
     images = np.array(numbers, np.uint64)
     is_outside = np.ones(images.shape, np.bool_)
     while is_outside.any():  # an image beyond the range is mapped again, until it is inside
-        left, right = images[is_outside] >> half, images[is_outside] & mask
+        left, right = images[is_outside] >> half_bits, images[is_outside] & mask
         for number in range(ROUNDS)[:: -1 if inverse else 1]:
             if inverse:
                 left, right = right ^ (splitmix64(left, seed, number) & mask), left
             else:
                 left, right = right, left ^ (splitmix64(right, seed, number) & mask)
-        images[is_outside] = left << half | right
+        images[is_outside] = left << half_bits | right
         is_outside = images >= np.uint64(count)
     return images.astype(np.int64)
 

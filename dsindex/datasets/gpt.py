@@ -236,7 +236,7 @@ class GPTDataset(MegatronSamples):
         self.document_index = open_array(document_index, "document_index")
         self.sample_index = open_array(sample_index, "sample_index")
         self.shuffle_index = open_array(shuffle_index, "shuffle_index", length=max(len(self.sample_index) - 1, 0))
-        self._extra = int(add_extra_token)
+        self._num_extra = int(add_extra_token)
         self._tokens, *columns = dataset.token_columns()
         self._columns: tuple[Any, ...] = (*columns, self.document_index, self.sample_index)
         self._pad = _PADDING if options.pad_token is None else options.pad_token
@@ -309,7 +309,7 @@ class GPTDataset(MegatronSamples):
         """
         text: NDArray[np.int64] = np.empty(self.num_sample_tokens, np.int64)
         self._copy_tokens(number, text)
-        if self._extra:
+        if self._num_extra:
             tokens, labels = text[:-1], text[1:]
         else:
             tokens, labels = text, np.append(text[1:], self._pad)
@@ -323,7 +323,7 @@ class GPTDataset(MegatronSamples):
         apply_boundaries(sample, self.options)
         if self.options.inter_document_masking:
             lengths = [num_tokens for *_, num_tokens in self._find_parts(number)]
-            add_document_bounds(sample, lengths, extra=self._extra)
+            add_document_bounds(sample, lengths, extra=self._num_extra)
         if self._pad_may_occur or labels[-1] == self._pad:
             loss_mask[labels == self._pad] = 0.0
             text[text == self._pad] = 0
@@ -335,7 +335,7 @@ class GPTDataset(MegatronSamples):
 
     def _copy_tokens(self, number: int, out: NDArray[np.int64]) -> None:
         row = int(self.shuffle_index[number])
-        if not self._copy_sample(self._tokens, self._columns, row, self._extra, self._pad, out):
+        if not self._copy_sample(self._tokens, self._columns, row, self._num_extra, self._pad, out):
             raise self._damage_error(number)
 
     def locate(self, index: SupportsIndex) -> LocatedSample:
@@ -362,7 +362,7 @@ class GPTDataset(MegatronSamples):
         from dsindex.datasets.sample_assembly import list_parts
 
         row = int(self.shuffle_index[number])
-        parts = list_parts(len(self._tokens), self._columns, row, self._extra, self.num_sample_tokens)
+        parts = list_parts(len(self._tokens), self._columns, row, self._num_extra, self.num_sample_tokens)
         if parts is None:
             raise self._damage_error(number)
         return parts
@@ -391,9 +391,9 @@ class BlendedDataset(MegatronSamples):
         self, datasets: Sequence[GPTDataset], dataset_index: IndexSource, dataset_sample_index: IndexSource
     ) -> None:
         self._keep_arguments(locals())
-        widths = {(dataset.sequence_length, dataset.add_extra_token) for dataset in datasets}
-        if len(widths) != 1:
-            raise ValueError(f"a blend needs datasets of one sequence length, not {sorted(widths)}")
+        sample_sizes = {(dataset.sequence_length, dataset.add_extra_token) for dataset in datasets}
+        if len(sample_sizes) != 1:
+            raise ValueError(f"a blend needs datasets of one sequence length, not {sorted(sample_sizes)}")
         self._datasets = list(datasets)
         self.num_sample_tokens = datasets[0].num_sample_tokens
         self.place = f"a blend of {len(datasets)} datasets"

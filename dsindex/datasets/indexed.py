@@ -50,7 +50,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
-    item = "sequence"
+    noun = "sequence"
 
     def __init__(
         self, prefix: str | os.PathLike[str], *, check: bool = True, torch: bool = False, by_documents: bool = False
@@ -127,10 +127,10 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
             FormatError: If the index points outside the `.bin`.
         """
         number = self._number(index)
-        begin, room = (self._pointers[number] >> self._shift) + offset, self._lengths[number] - offset
-        length = room if length is None else length
-        if offset < 0 or not 0 <= length <= room:
-            problem = f"sequence {index} has {room + offset} tokens"
+        begin, remaining_tokens = (self._pointers[number] >> self._shift) + offset, self._lengths[number] - offset
+        length = remaining_tokens if length is None else length
+        if offset < 0 or not 0 <= length <= remaining_tokens:
+            problem = f"sequence {index} has {remaining_tokens + offset} tokens"
             raise IndexError(f"{self.prefix}: {problem}; a part of {length} from {offset} is outside")
         tokens = self._tokens[begin : begin + length]
         if begin < offset or len(tokens) != length:
@@ -230,5 +230,5 @@ def _plain_ints(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int]
     """Return a view of an array whose items are plain ints; a tuple if it is empty, since memoryviews cannot be."""
     if not len(array):
         return ()
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return memoryview(native.view(np.uint8).data).cast(code)
+    native_array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return memoryview(native_array.view(np.uint8).data).cast(code)

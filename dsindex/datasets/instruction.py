@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 SPECIAL_TOKENS_KEY = "special_tokens"
 TOKENS_KEY = "tokens"
-STACKED = ("tokens", "targets", "loss_mask", "position_ids")
+STACKED_FIELDS = ("tokens", "targets", "loss_mask", "position_ids")
 """Fields of a Block that have shape [L]."""
 
 
@@ -77,12 +77,12 @@ def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetB
 
     Args:
         blocks: At least one block.
-        as_torch: Return torch tensors, which own their memory.
+        as_torch: Return torch tensors; those in lists share their memory with the blocks.
     """
     convert = importlib.import_module("torch").from_numpy if as_torch else return_unchanged
     rows_by_field = {field.name: [getattr(block, field.name) for block in blocks] for field in fields(Block)}
     ends = np.array([boundaries[-1] for boundaries in rows_by_field["sequence_boundaries"]], np.int32)
-    batch: dict[str, Any] = {name: convert(np.stack(rows_by_field.pop(name))) for name in STACKED}
+    batch: dict[str, Any] = {name: convert(np.stack(rows_by_field.pop(name))) for name in STACKED_FIELDS}
     batch |= {name: [convert(array) for array in arrays] for name, arrays in rows_by_field.items()}
     return DatasetBatch(attention_lengths=convert(ends), **batch)
 
@@ -198,7 +198,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         FormatError: If the index is damaged, or does not fit the current file.
     """
 
-    item = "record"
+    noun = "record"
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class Packs(SampleDataset[Any]):
         plan: The sequences in each block.
     """
 
-    item = "block"
+    noun = "block"
 
     def __init__(self, dataset: IndexedDataset, plan: BlockLayout) -> None:
         self.dataset, self.place = dataset, dataset.prefix
@@ -318,18 +318,18 @@ class PackedInstructionDataset(Packs):
         self.prefix = locate_dataset(prefix)
         self._convert = tensor_maker(torch)
         self.sequence_length = sequence_length
-        self._shape = {"sequence_length": sequence_length, "pad_id": pad_id, "pad_to_multiple": pad_to_multiple}
+        self._block_options = {"sequence_length": sequence_length, "pad_id": pad_id, "pad_to_multiple": pad_to_multiple}
         dataset, self._mask = open_masked(self.prefix)
         lengths = dataset.sequence_lengths
         path = packing_prefix(self.prefix, sequence_length, pad_to_multiple)
-        read = partial(read_layout, path) if is_stored(f"{path}.idx") else lay_out_blocks
-        super().__init__(dataset, read(lengths, sequence_length=sequence_length, pad_to_multiple=pad_to_multiple))
+        lay_out = partial(read_layout, path) if is_stored(f"{path}.idx") else lay_out_blocks
+        super().__init__(dataset, lay_out(lengths, sequence_length=sequence_length, pad_to_multiple=pad_to_multiple))
 
     def _read(self, number: int) -> Block | dict[str, Any]:
         """Return one block, or with `torch` a dict of tensors."""
         numbers = self.plan.block(number).tolist()
         conversations = zip(self.dataset.__getitems__(numbers), self._mask.__getitems__(numbers), strict=True)
-        block = assemble_block(list(conversations), **self._shape)
+        block = assemble_block(list(conversations), **self._block_options)
         if self._convert is return_unchanged:
             return block
         return self._convert({field.name: getattr(block, field.name) for field in fields(block)})
@@ -388,9 +388,9 @@ def read_layout(
     if len(counts) != len(lengths) or not np.array_equal(counts, lengths <= sequence_length):
         raise FormatError(f"{path}.bin: does not have each of {len(lengths)} sequences once", hint=hint)
     places = starts_of(-(-lengths[conversations] // pad_to_multiple) * pad_to_multiple)
-    fullest = int(np.diff(places[starts]).max(initial=0))
-    if fullest > sequence_length:
-        raise FormatError(f"{path}.bin: a block has {fullest} tokens, more than {sequence_length}", hint=hint)
+    max_block_tokens = int(np.diff(places[starts]).max(initial=0))
+    if max_block_tokens > sequence_length:
+        raise FormatError(f"{path}.bin: a block has {max_block_tokens} tokens, more than {sequence_length}", hint=hint)
     return BlockLayout(
         sequence_length=sequence_length,
         conversations=conversations.astype(np.int32, copy=False),

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from dsindex.formats.manifest import Manifest
 
 
-DEEPEST = 16
-"""Most nested merges to follow; a longer chain can only come from a dataset that names itself as its input."""
+MAX_MERGE_DEPTH = 16
+"""Limit on the nested merges to follow; a longer chain can only come from a dataset that names itself as its input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +150,10 @@ def input_path(manifest: Manifest, number: int, *, user_addresses: Iterable[str]
     Raises:
         InputError: If the path is an address that the user did not give.
     """
-    path, planned = manifest.content.inputs[number].path, manifest.run.plan.inputs
+    path, planned_inputs = manifest.content.inputs[number].path, manifest.run.plan.inputs
     require_confirmed(path, user_addresses)
-    if (path == "-" or not is_stored(path)) and number < len(planned):  # standard input, or a relative path
-        path = planned[number][0]
+    if (path == "-" or not is_stored(path)) and number < len(planned_inputs):  # standard input, or a relative path
+        path = planned_inputs[number][0]
         require_confirmed(path, user_addresses)
     return path
 
@@ -180,7 +180,7 @@ def find_parts(
     if not inputs:
         return [PartOfDataset(prefix=prefix, first_document=first, num_documents=num_documents)]
     total = sum(size for _, size in inputs)
-    if total != num_documents or depth == DEEPEST:
+    if total != num_documents or depth == MAX_MERGE_DEPTH:
         problem = f"its inputs have {total:,} documents, and the dataset {num_documents:,}"
         raise FormatError(f"{manifest_path(prefix)}: {problem}; it belongs to another dataset")
     parts = []
@@ -195,13 +195,13 @@ def _read_merged_inputs(prefix: str) -> list[tuple[str, int]]:
     manifest = read_manifest(prefix)
     if manifest is None or manifest.content.account is not None:
         return []
-    recorded, absolute = manifest.content.inputs, manifest.run.plan.inputs[::2]  # .bin and .idx of each
+    recorded_inputs, planned_inputs = manifest.content.inputs, manifest.run.plan.inputs[::2]  # .bin and .idx of each
     inputs = []
-    for number, file in enumerate(recorded):
+    for number, file in enumerate(recorded_inputs):
         path = file.path.removesuffix(".bin").removesuffix(".idx")
         is_missing = any(not is_stored(f"{local}.idx") for local in local_paths([path]))
-        if is_missing and len(absolute) == len(recorded):
-            path = absolute[number][0].removesuffix(".bin")
+        if is_missing and len(planned_inputs) == len(recorded_inputs):
+            path = planned_inputs[number][0].removesuffix(".bin")
         inputs.append((path, file.documents or 0))
     return inputs
 
@@ -229,8 +229,8 @@ def describe_tokenizers(prefixes: Iterable[str]) -> str | None:
 # `--split` takes validation from the end of a dataset. If documents are in the order of the inputs, the last documents
 # come only from the last inputs, which the provenance shows.
 
-SHOWN = 3
-"""Most datasets, and most inputs of each, that a note names."""
+MAX_SHOWN = 3
+"""Limit on the datasets, and on the inputs of each, that a note names."""
 
 
 def describe_data(validation: Mapping[str, tuple[int, int] | None]) -> Iterator[str]:
@@ -266,9 +266,9 @@ def describe_validation(ends: Iterable[tuple[str, int, int]]) -> str | None:
             notes.append(f"{count(end - begin, 'document')} of {prefix} from {inputs}")
     if not notes:
         return None
-    more = f" and of {count(len(notes) - SHOWN, 'other dataset')}" if len(notes) > SHOWN else ""
+    more = f" and of {count(len(notes) - MAX_SHOWN, 'other dataset')}" if len(notes) > MAX_SHOWN else ""
     return (
-        f"valid is the end of each dataset in the order of its inputs: {', '.join(notes[:SHOWN])}{more}; "
+        f"valid is the end of each dataset in the order of its inputs: {', '.join(notes[:MAX_SHOWN])}{more}; "
         "`dsindex build --hold-out 1%` draws from all of them"
     )
 
@@ -285,7 +285,7 @@ def _describe_inputs_from(prefix: str, document: int) -> str | None:
         first = sum(part.first_document <= document for part in parts) - 1
     elif is_stored(provenance):
         first = int(read_rows(provenance, document, document + 1)[0][0])
-    names = [os.path.basename(path) for path in inputs[first : first + SHOWN]]
-    more = f", {len(inputs) - first - SHOWN:,} more" if len(inputs) - first > SHOWN else ""
+    names = [os.path.basename(path) for path in inputs[first : first + MAX_SHOWN]]
+    more = f", {len(inputs) - first - MAX_SHOWN:,} more" if len(inputs) - first > MAX_SHOWN else ""
     summary = f"{len(inputs) - first:,} of {len(inputs):,} inputs ({', '.join(names)}{more})"
     return summary if first > 0 else None

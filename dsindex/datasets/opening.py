@@ -135,11 +135,11 @@ def _open(detected: DetectedDataset, args: dict[str, Any], *, check: bool, torch
 
         if "sequence_length" not in args:
             layouts = sorted(pack_layouts(path).values())
-            fitting = [layout for layout in layouts if args.get("pad_to_multiple") in {None, layout[1]}]
-            if len(fitting) != 1:
-                stored = ", ".join(f"{length} padded to {multiple}" for length, multiple in fitting) or "none"
-                raise InputError(f"{path}: the stored block layouts are: {stored}", hint="set sequence_length")
-            [(args["sequence_length"], args["pad_to_multiple"])] = fitting
+            matching_layouts = [layout for layout in layouts if args.get("pad_to_multiple") in {None, layout[1]}]
+            if len(matching_layouts) != 1:
+                listing = ", ".join(f"{length} padded to {multiple}" for length, multiple in matching_layouts) or "none"
+                raise InputError(f"{path}: the stored block layouts are: {listing}", hint="set sequence_length")
+            [(args["sequence_length"], args["pad_to_multiple"])] = matching_layouts
         return PackedInstructionDataset(path, **{"pad_id": 0, **args}, torch=torch)
     if kind == "raw index":
         from dsindex.datasets.raw import MemMapDataset, RawLines

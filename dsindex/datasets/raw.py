@@ -34,7 +34,7 @@ class RawLines(MapDataset[bytes]):
         FormatError: If the index is damaged or belongs to another file.
     """
 
-    item = "line"
+    noun = "line"
 
     def __init__(self, path: str | os.PathLike[str], index_path: str | os.PathLike[str] | None = None) -> None:
         self._keep_arguments(locals())
@@ -42,7 +42,7 @@ class RawLines(MapDataset[bytes]):
         self.index_path = raw_index_path(self.path) if index_path is None else os.fspath(index_path)
         with reading(self.path):
             status = os.stat(self.path)
-        self._state = (status.st_size, str(status.st_mtime_ns))
+        self._file_version = (status.st_size, str(status.st_mtime_ns))
         if not os.path.exists(self.index_path):
             from dsindex.text.streams import find_lines  # readers of a finished index need no decompressor
 
@@ -81,7 +81,7 @@ class RawLines(MapDataset[bytes]):
                 line = file.read_at(length, offset)
         except OSError as error:
             raise InputError(f"{self.path}: the line at byte {offset} cannot be read ({error.strerror})") from error
-        if (file.size_bytes, file.version) != self._state:
+        if (file.size_bytes, file.version) != self._file_version:
             raise InputError(f"{self.path}: the file has changed since it was opened", hint="open it again")
         return bytes(line)
 
@@ -109,7 +109,7 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
-    item = "line"
+    noun = "line"
 
     def __init__(
         self,

@@ -71,23 +71,23 @@ def find_part(num_tokens: int, columns: Columns, row: int, extra: int, position:
 @njit(cache=True, nogil=True)
 def copy_sample(tokens: NDArray[Any], columns: Columns, row: int, extra: int, pad: int, out: NDArray[np.int64]) -> bool:
     """Copy a sample's tokens to `out` and fill the rest with `pad`; return whether the indices point into the data."""
-    filled = 0
+    num_filled = 0
     first, end = find_positions(columns, row)
     for position in range(first, end):
         _, _, begin, size = find_part(len(tokens), columns, row, extra, position)
-        if size < 0 or size > len(out) - filled:
+        if size < 0 or size > len(out) - num_filled:
             return False
-        out[filled : filled + size] = tokens[begin : begin + size]
-        filled += size
-    out[filled:] = pad
+        out[num_filled : num_filled + size] = tokens[begin : begin + size]
+        num_filled += size
+    out[num_filled:] = pad
     return bool(end > 0)
 
 
 def list_parts(
-    num_tokens: int, columns: Columns, row: int, extra: int, room: int
+    num_tokens: int, columns: Columns, row: int, extra: int, max_tokens: int
 ) -> list[tuple[int, int, int, int]] | None:
-    """Return the parts of a sample of at most `room` tokens; None if the indices point outside the data."""
+    """Return the parts of a sample of at most `max_tokens` tokens; None if the indices point outside the data."""
     first, end = find_positions(columns, row)
     parts = [find_part(num_tokens, columns, row, extra, position) for position in range(first, end)]
-    is_damaged = any(size < 0 for *_, size in parts) or sum(size for *_, size in parts) > room
+    is_damaged = any(size < 0 for *_, size in parts) or sum(size for *_, size in parts) > max_tokens
     return None if end < 0 or is_damaged else parts

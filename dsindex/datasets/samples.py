@@ -114,7 +114,7 @@ class SampleTrace:
     """The training step that reads the sample, from 1; None if the batch size is unknown."""
 
 
-def trace_samples(located: Iterable[LocatedSample], *, contact: Sequence[str] = ()) -> list[SampleTrace]:
+def trace_samples(located_samples: Iterable[LocatedSample], *, contact: Sequence[str] = ()) -> list[SampleTrace]:
     """Trace samples; the manifest and provenance of each dataset are opened once.
 
     Raises:
@@ -122,7 +122,7 @@ def trace_samples(located: Iterable[LocatedSample], *, contact: Sequence[str] = 
     """
     from dsindex.datasets.lineage import find_document_origins  # not needed to read samples
 
-    samples = list(located)
+    samples = list(located_samples)
     documents: dict[IndexedDataset, set[int]] = {}
     for sample in samples:
         documents.setdefault(sample.data, set()).update(sample.data.document_of(part.sequence) for part in sample.parts)
@@ -136,7 +136,7 @@ def trace_samples(located: Iterable[LocatedSample], *, contact: Sequence[str] = 
         for part in sample.parts:
             document = data.document_of(part.sequence)
             earlier_lengths = data.sequence_lengths[data.document_sequences(document).start : part.sequence]
-            traced = TracedPart(
+            traced_part = TracedPart(
                 prefix=data.prefix,
                 dataset=sample.dataset,
                 document=document,
@@ -146,6 +146,6 @@ def trace_samples(located: Iterable[LocatedSample], *, contact: Sequence[str] = 
                 num_tokens=part.num_tokens,
                 origin=origins[document],
             )
-            parts.append(traced)
+            parts.append(traced_part)
         traces.append(SampleTrace(sample=sample.sample, parts=tuple(parts), notes=notes))
     return traces

@@ -47,7 +47,7 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
     try:
         return _CODES[dtype.newbyteorder("<")]
     except KeyError:
-        supported = ", ".join(str(known) for known in _CODES)
+        supported = ", ".join(str(supported_dtype) for supported_dtype in _CODES)
         raise ValueError(f"MMIDIDX has no code for the token type {dtype}, only for {supported}") from None
 
 

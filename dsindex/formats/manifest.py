@@ -25,7 +25,7 @@ from dsindex.store.read import open_readable
 MANIFEST_SUFFIX = "manifest.json"
 MANIFEST_FORMAT = "dsindex manifest 1"
 LARGEST_MANIFEST_BYTES = 1 << 30
-"""Limit on a manifest's size; with a million inputs, it has about 230 MiB."""
+"""Limit on a manifest's size; a manifest of a million inputs has about 230 MiB."""
 LARGEST_INDENTED_BYTES = 16 << 20
 """A larger manifest is written on one line, which saves 0.7 GiB of memory for a million inputs."""
 
@@ -242,11 +242,11 @@ class Manifest(_Part, frozen=True, kw_only=True):
             for suffix, file in self.content.digests.items()
         }
         content = msgspec.structs.replace(self.content, digests=digests)
-        form = {"format": MANIFEST_FORMAT, "content": content, "run": self.run}
+        sections = {"format": MANIFEST_FORMAT, "content": content, "run": self.run}
         try:
-            encoded = msgspec.json.encode(form, enc_hook=str)  # msgspec does not know that Locations are strings
+            encoded = msgspec.json.encode(sections, enc_hook=str)  # msgspec does not know that Locations are strings
         except UnicodeEncodeError:
-            return encode_json(msgspec.to_builtins(form, enc_hook=str), newline=True)
+            return encode_json(msgspec.to_builtins(sections, enc_hook=str), newline=True)
         return encoded if len(encoded) > LARGEST_INDENTED_BYTES else msgspec.json.format(encoded, indent=2) + b"\n"
 
 
@@ -287,8 +287,8 @@ def read_manifest(prefix: str) -> Manifest | None:
 
 def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:
     """Whether the published files exist with their recorded sizes; only `dsindex verify` checks their content."""
-    found = ((find(f"{prefix}.{suffix}"), file) for suffix, file in manifest.content.digests.items())
-    return all(status is not None and status.size_bytes == file.size_bytes for status, file in found)
+    statuses_and_files = ((find(f"{prefix}.{suffix}"), file) for suffix, file in manifest.content.digests.items())
+    return all(status is not None and status.size_bytes == file.size_bytes for status, file in statuses_and_files)
 
 
 EXPORT_MANIFEST = "export.manifest.json"

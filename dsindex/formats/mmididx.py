@@ -73,13 +73,13 @@ class IndexHeader:
     @property
     def sections(self) -> dict[str, tuple[np.dtype[Any], int, int]]:
         """Name of each section → type of its items, byte offset in the file, and number of items."""
-        offset, found = HEADER_BYTES, {}
+        offset, sections = HEADER_BYTES, {}
         for name, dtype in SECTIONS.items():
             count = self.num_boundaries if name == "boundaries" else self.num_sequences
             count = 0 if name == "modes" and not self.has_modes else count
-            found[name] = dtype, offset, count
+            sections[name] = dtype, offset, count
             offset += count * dtype.itemsize
-        return found
+        return sections
 
     @property
     def size_bytes(self) -> int:
@@ -158,7 +158,7 @@ def _parse_header(idx_path: str, head: bytes, size_bytes: int) -> IndexHeader:
         dtype=TOKEN_DTYPES[code], num_sequences=num_sequences, num_boundaries=num_boundaries, has_modes=False
     )
     with_modes = replace(header, has_modes=True)
-    fitting = next((each for each in (header, with_modes) if each.size_bytes == size_bytes), None)
+    fitting = next((candidate for candidate in (header, with_modes) if candidate.size_bytes == size_bytes), None)
     if fitting is None:
         raise FormatError(
             f"{idx_path}: damaged or cut off: it has {size_bytes} bytes; {num_sequences} sequences and "
@@ -174,8 +174,8 @@ def refuse_foreign_index(idx_path: str, head: bytes) -> None:
         FormatError: If the file begins like such an index.
     """
     if head.startswith(b"TNTIDX"):
-        what = "this is a TNTIDX index of fairseq, which --dataset-impl lazy or cached wrote, not an MMIDIDX index"
-        raise FormatError(f"{idx_path}: {what}", hint="tokenize the text again: dsindex build")
+        problem = "this is a TNTIDX index of fairseq, which --dataset-impl lazy or cached wrote, not an MMIDIDX index"
+        raise FormatError(f"{idx_path}: {problem}", hint="tokenize the text again: dsindex build")
 
 
 def read_index(idx_path: str) -> SequenceIndex:
@@ -224,8 +224,8 @@ def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int | No
     for begin in chunks:
         end = _check_pointers(idx_path, index, begin, end)
     if bin_size_bytes not in {None, end}:
-        what = f"its sequences take {end} bytes, and the .bin has {bin_size_bytes}"
-        raise FormatError(f"{idx_path}: {what}; they do not belong together")
+        problem = f"its sequences take {end} bytes, and the .bin has {bin_size_bytes}"
+        raise FormatError(f"{idx_path}: {problem}; they do not belong together")
 
 
 def _check_boundaries(idx_path: str, index: SequenceIndex, *, every_entry: bool) -> None:
@@ -234,32 +234,32 @@ def _check_boundaries(idx_path: str, index: SequenceIndex, *, every_entry: bool)
         first = "missing" if len(boundaries) == 0 else f"{boundaries[0]} instead of 0"
         raise FormatError(f"{idx_path}: the first document boundary is {first}")
     if boundaries[-1] < num_sequences:
-        lost = f"sequences from {boundaries[-1]} to {num_sequences - 1} belong to no document"
-        why = "which happens if merge_file_ of old Megatron-LM joined the files"
-        raise FormatError(f"{idx_path}: {lost}, {why}", hint="merge the parts again: dsindex merge")
+        orphans = f"sequences from {boundaries[-1]} to {num_sequences - 1} belong to no document"
+        cause = "which happens if merge_file_ of old Megatron-LM joined the files"
+        raise FormatError(f"{idx_path}: {orphans}, {cause}", hint="merge the parts again: dsindex merge")
     if boundaries[-1] != num_sequences:
-        what = f"the last document boundary is {boundaries[-1]} instead of {num_sequences}"
-        raise FormatError(f"{idx_path}: {what}")
+        problem = f"the last document boundary is {boundaries[-1]} instead of {num_sequences}"
+        raise FormatError(f"{idx_path}: {problem}")
     for begin in range(0, len(boundaries) - 1, CHUNK_ITEMS) if every_entry else ():
         chunk = boundaries[begin : begin + CHUNK_ITEMS + 1]
         falls = np.flatnonzero(chunk[1:] < chunk[:-1])
         if len(falls):
-            msg = f"document {begin + falls[0]} ends at sequence {chunk[falls[0] + 1]}, before it begins"
-            raise FormatError(f"{idx_path}: {msg}")
+            disorder = f"document {begin + falls[0]} ends at sequence {chunk[falls[0] + 1]}, before it begins"
+            raise FormatError(f"{idx_path}: {disorder}")
 
 
 def _check_pointers(idx_path: str, index: SequenceIndex, begin: int, start: int) -> int:
     """Check a chunk of sequences that begins at byte `start` of the `.bin`; return the byte at which it ends."""
     lengths = index.sequence_lengths[begin : begin + CHUNK_ITEMS].astype(np.int64)
     if lengths.min() < 0:
-        at = int(np.flatnonzero(lengths < 0)[0])
-        raise FormatError(f"{idx_path}: sequence {begin + at} has the negative length {lengths[at]}")
+        position = int(np.flatnonzero(lengths < 0)[0])
+        raise FormatError(f"{idx_path}: sequence {begin + position} has the negative length {lengths[position]}")
     ends = start + np.cumsum(lengths * index.dtype.itemsize)
     pointers, expected = index.sequence_pointers[begin : begin + CHUNK_ITEMS], np.concatenate(([start], ends[:-1]))
-    wrong = np.flatnonzero(pointers != expected)
-    if len(wrong):
-        what = f"sequence {begin + wrong[0]} begins at byte {pointers[wrong[0]]} of the .bin"
-        raise FormatError(f"{idx_path}: {what} instead of byte {expected[wrong[0]]}")
+    wrong_positions = np.flatnonzero(pointers != expected)
+    if len(wrong_positions):
+        problem = f"sequence {begin + wrong_positions[0]} begins at byte {pointers[wrong_positions[0]]} of the .bin"
+        raise FormatError(f"{idx_path}: {problem} instead of byte {expected[wrong_positions[0]]}")
     return int(ends[-1])
 
 
@@ -282,8 +282,8 @@ def write_index(file: DigestingWriter, header: IndexHeader, read: Callable[[str]
             for chunk in _pointers(read("lengths"), header.dtype.itemsize) if name == "pointers" else read(name):
                 file.write(np.ascontiguousarray(chunk, dtype=dtype).data)
     if file.size_bytes - start != header.size_bytes:
-        found = f"sections of {file.size_bytes - start} bytes"
-        raise ValueError(f"{found} do not match the header, which says {header.size_bytes}")
+        sections = f"sections of {file.size_bytes - start} bytes"
+        raise ValueError(f"{sections} do not match the header, which says {header.size_bytes}")
 
 
 def _pointers(lengths: Iterable[NDArray[np.int32]], token_bytes: int) -> Iterator[NDArray[np.int64]]:

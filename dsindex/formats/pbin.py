@@ -94,8 +94,8 @@ class PbinHeader:
         """
         if self.token_bytes not in TOKEN_SIZES or (not self.version.names_token_size and self.token_bytes != 4):
             sizes = "1, 2 or 4" if self.version.names_token_size else "4"
-            found = f"tokens of {self.token_bytes} bytes"
-            raise LimitError(f"a .pbin of version {self.version.name} has tokens of {sizes} bytes, not {found}")
+            tokens = f"tokens of {self.token_bytes} bytes"
+            raise LimitError(f"a .pbin of version {self.version.name} has tokens of {sizes} bytes, not {tokens}")
         head = self.data_bytes.to_bytes(DATA_LENGTH_BYTES, self.version.byte_order)
         if self.version.names_token_size:
             head += self.token_bytes.to_bytes(TOKEN_SIZE_BYTES, self.version.byte_order)
@@ -114,10 +114,10 @@ def token_bytes_for_vocabulary(vocabulary_size: int) -> int:
     >>> [token_bytes_for_vocabulary(size) for size in (256, 257, 65536, 65537)]
     [1, 2, 2, 4]
     """
-    needed = -(-(vocabulary_size - 1).bit_length() // 8)
-    if vocabulary_size < 2 or needed > 4:
+    num_bytes = -(-(vocabulary_size - 1).bit_length() // 8)
+    if vocabulary_size < 2 or num_bytes > 4:
         raise ValueError(f"a vocabulary has 2 to 2**32 tokens, not {vocabulary_size}")
-    return 4 if needed == 3 else needed
+    return 4 if num_bytes == 3 else num_bytes
 
 
 def write_pbin_index(
@@ -159,20 +159,20 @@ def read_pbin_header(path: str, *, version: PbinVersion | None = None) -> PbinHe
         FormatError: If the file fits no version, several versions, or not `version`.
     """
     with reading(path, FormatError), open_stored(path) as file:
-        fits = [header for each in PBIN_VERSIONS.values() if (header := _header_as(file, each)) is not None]
-    for header in fits:
+        headers = [header for era in PBIN_VERSIONS.values() if (header := _parse_header(file, era)) is not None]
+    for header in headers:
         if header.version == version:
             return header
-    fits = list({header.to_bytes(): header for header in fits}.values())
-    names = " and ".join(header.version.name for header in fits)
-    if version is not None and fits:
-        found = f"this is a .pbin of version {names}, not {version.name}"
-        raise FormatError(f"{path}: {found}", hint="leave out --pbin-era")
-    if not fits:
+    headers = list({header.to_bytes(): header for header in headers}.values())
+    names = " and ".join(header.version.name for header in headers)
+    if version is not None and headers:
+        problem = f"this is a .pbin of version {names}, not {version.name}"
+        raise FormatError(f"{path}: {problem}", hint="leave out --pbin-era")
+    if not headers:
         raise FormatError(f"{path}: not a .pbin of any version, or cut off")
-    if len(fits) > 1:
+    if len(headers) > 1:
         raise FormatError(f"{path}: fits several versions of .pbin: {names}", hint="give its version with --pbin-era")
-    return fits[0]
+    return headers[0]
 
 
 def read_document_lengths(path: str, header: PbinHeader) -> NDArray[np.int64]:
@@ -191,14 +191,14 @@ def read_document_lengths(path: str, header: PbinHeader) -> NDArray[np.int64]:
     offsets, lengths = read_pairs(path, offset=header.index_offset).T
     wrong = np.flatnonzero((lengths > header.data_bytes) | (lengths % header.token_bytes != 0))
     if len(wrong):
-        what = f"document {wrong[0]} has {lengths[wrong[0]]} bytes"
-        raise FormatError(f"{path}: {what}, which are not whole tokens within the {header.data_bytes} bytes of tokens")
+        fault = f"document {wrong[0]} has {lengths[wrong[0]]} bytes"
+        raise FormatError(f"{path}: {fault}, which are not whole tokens within the {header.data_bytes} bytes of tokens")
     expected = header.version.first_offset + starts_of(lengths)
     gaps = np.flatnonzero(offsets != expected[:-1])
     if len(gaps):
-        what = f"document {gaps[0]} begins at offset {offsets[gaps[0]]} instead of {expected[gaps[0]]}"
+        problem = f"document {gaps[0]} begins at offset {offsets[gaps[0]]} instead of {expected[gaps[0]]}"
         hint = "if Modalities joined this file, pack or merge its parts again with `dsindex pack`"
-        raise FormatError(f"{path}: {what}", hint=hint)
+        raise FormatError(f"{path}: {problem}", hint=hint)
     if (total := int(expected[-1]) - header.version.first_offset) != header.data_bytes:
         raise FormatError(f"{path}: its documents have {total} bytes, and its tokens {header.data_bytes}")
     tokens: NDArray[np.int64] = lengths // header.token_bytes
@@ -219,7 +219,7 @@ def open_tokens(path: str, header: PbinHeader) -> Items:
         raise FormatError(f"{path}: became shorter while it was opened ({error})") from error
 
 
-def _header_as(file: BufferedReader, version: PbinVersion) -> PbinHeader | None:
+def _parse_header(file: BufferedReader, version: PbinVersion) -> PbinHeader | None:
     """Return a file's header if the file fits a version: the first offset in its index must be the version's.
 
     The index of a file without documents has no offset, and fits.
@@ -237,7 +237,7 @@ def _header_as(file: BufferedReader, version: PbinVersion) -> PbinHeader | None:
         return None
     file.seek(header.index_offset)
     try:
-        fits = first_number(file.read(64)) in {None, version.first_offset}
+        is_fitting = first_number(file.read(64)) in {None, version.first_offset}
     except ValueError:
         return None
-    return header if fits else None
+    return header if is_fitting else None

@@ -67,7 +67,7 @@ def write_pairs(file: SupportsWrite[bytes], pairs: NDArray[np.int64]) -> None:
             items = b"(" + items[:-1] + b"e"
         if len(frame) + len(items) > FRAME_BYTES:
             ends = (match.start() for match in _OPCODE.finditer(items) if match["integer"] is not None)
-            end = next((each for each in ends if len(frame) + each >= FRAME_BYTES), len(items))
+            end = next((offset for offset in ends if len(frame) + offset >= FRAME_BYTES), len(items))
             if end < len(items):
                 _write_frame(file, frame + items[:end])
                 frame, items = b"", items[end:]
@@ -138,12 +138,12 @@ def _parse_numbers(file: BufferedReader, size_bytes: int) -> array[int]:
         kind, position = opcode.lastgroup or opcode[0].decode("latin-1"), opcode.end()
         if kind == "frame" and int.from_bytes(opcode[kind], "little") <= size_bytes - begin - position:
             continue
-        following = _GRAMMAR[state].get(kind)
-        if following is None or (following == "end" and begin + position < size_bytes):
+        next_state = _GRAMMAR[state].get(kind)
+        if next_state is None or (next_state == "end" and begin + position < size_bytes):
             raise ValueError(f"{opcode[0]!r} does not belong before byte {begin + position:,}")
         if kind == "integer":
             numbers.append(_decode(opcode[0]))
-        state = following
+        state = next_state
     return numbers
 
 
@@ -181,6 +181,6 @@ def read_raw_index(index_path: str, *, size_bytes: int) -> NDArray[np.int64]:
     outside = np.flatnonzero((pairs[:, 0] > size_bytes) | (pairs[:, 1] > size_bytes - pairs[:, 0]))
     if len(outside):
         offset, length = pairs[outside[0]].tolist()
-        what = f"entry {outside[0]} ({length} bytes from byte {offset}) is outside the file of {size_bytes} bytes"
-        raise FormatError(f"{index_path}: {what}", hint="the file has changed since it was indexed: index it again")
+        problem = f"entry {outside[0]} ({length} bytes from byte {offset}) is outside the file of {size_bytes} bytes"
+        raise FormatError(f"{index_path}: {problem}", hint="the file has changed since it was indexed: index it again")
     return pairs

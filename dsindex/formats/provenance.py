@@ -58,18 +58,18 @@ def write_provenance(file: DigestingWriter, chunks: Iterable[NDArray[np.void]]) 
 
 
 def _row_groups(chunks: Iterable[NDArray[np.void]]) -> Iterator[NDArray[np.void]]:
-    group, filled = np.empty(ROWS_PER_GROUP, ROW), 0
+    group, num_filled = np.empty(ROWS_PER_GROUP, ROW), 0
     for chunk in chunks:
-        left = chunk
-        while len(left):
-            rows = group[filled : filled + len(left)]
-            rows[:], left = left[: len(rows)], left[len(rows) :]
-            filled += len(rows)
-            if filled == ROWS_PER_GROUP:
+        remaining_rows = chunk
+        while len(remaining_rows):
+            rows = group[num_filled : num_filled + len(remaining_rows)]
+            rows[:], remaining_rows = remaining_rows[: len(rows)], remaining_rows[len(rows) :]
+            num_filled += len(rows)
+            if num_filled == ROWS_PER_GROUP:
                 yield group
-                filled = 0
-    if filled:
-        yield group[:filled]
+                num_filled = 0
+    if num_filled:
+        yield group[:num_filled]
 
 
 def provenance_path(prefix: str) -> str:
@@ -83,7 +83,7 @@ def count_rows(path: str) -> int:
     Raises:
         FormatError: If it is not a provenance file.
     """
-    with _opened(path) as file:
+    with _open_provenance(path) as file:
         return int(file.metadata.num_rows)
 
 
@@ -96,10 +96,10 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
     Raises:
         FormatError: If it is not a provenance file, or has fewer rows.
     """
-    with _opened(path) as file:
+    with _open_provenance(path) as file:
         if not 0 <= begin <= end <= file.metadata.num_rows:
-            what = f"it has {file.metadata.num_rows} rows, and row {end - 1} was asked for"
-            raise FormatError(f"{path}: {what}; it belongs to another dataset")
+            problem = f"it has {file.metadata.num_rows} rows, and row {end - 1} was asked for"
+            raise FormatError(f"{path}: {problem}; it belongs to another dataset")
         if begin == end:
             return np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64)
         first = begin // ROWS_PER_GROUP
@@ -117,7 +117,7 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[pq.ParquetFile]:
+def _open_provenance(path: str) -> Iterator[pq.ParquetFile]:
     """Open a provenance file and check its footer; an error in the block is raised as a FormatError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -130,8 +130,8 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
                 raise FormatError(f"{path}: not provenance: its columns are not {dict(COLUMNS)}")
             # The footer of a damaged file may claim any number of rows.
             sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-            whole, rest = divmod(metadata.num_rows, ROWS_PER_GROUP)
-            if len(sizes) != whole + (rest > 0) or sizes != [ROWS_PER_GROUP] * whole + [rest] * (rest > 0):
+            whole, num_last = divmod(metadata.num_rows, ROWS_PER_GROUP)
+            if len(sizes) != whole + (num_last > 0) or sizes != [ROWS_PER_GROUP] * whole + [num_last] * (num_last > 0):
                 raise FormatError(
                     f"{path}: damaged: not all of its row groups but the last have {ROWS_PER_GROUP:,} rows"
                 )

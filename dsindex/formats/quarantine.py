@@ -73,8 +73,8 @@ def group_bad_records(records: Iterable[BadRecords]) -> tuple[BadRecords, ...]:
     groups: dict[tuple[str, str], BadRecords] = {}
     for record in records:
         key = (record.file, re.sub(r"'[^']*'|\d+", "", record.reason))
-        known = groups.get(key)
-        groups[key] = record if known is None else replace(known, number=known.number + record.number)
+        group = groups.get(key)
+        groups[key] = record if group is None else replace(group, number=group.number + record.number)
     return tuple(sorted(groups.values(), key=lambda group: -group.number))
 
 

@@ -34,7 +34,7 @@ from dsindex.errors import DsindexError, FormatError, InputError, MissingObjectE
 from dsindex.formats.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.formats.mmididx import read_index
 from dsindex.megatron.flags import FIM_CLASS
-from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, hashed_settings, with_megatron_names
+from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, add_megatron_names, hashed_settings
 from dsindex.store.errors import ABSENT, reading
 from dsindex.store.json_text import parse_json
 from dsindex.store.local import BlockDigester, open_file, path_exists, retry
@@ -149,7 +149,7 @@ def read_description(path: str) -> dict[str, Any]:
 def _check_dataset(identifiers: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
     if isinstance(identifiers, dict) and identifiers.get("class") == MAXTEXT_CLASS:
         msgspec.convert(identifiers, _DescribedMaxText)
-        return with_megatron_names(identifiers)
+        return add_megatron_names(identifiers)
     msgspec.convert(identifiers, _Described)
     return dict(identifiers)
 
@@ -163,6 +163,7 @@ class Phase(msgspec.Struct, frozen=True):
     begin: int
     """First sample of the phase."""
     kind: str = msgspec.field(name="what")
+    """`first job`, `continued` or `schedule`."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,7 +9,7 @@ the first job read come first, then this job's blend of unread samples.
 
 The first job's arrays stay unchanged, so samples that were read keep their numbers. Unread samples follow, epoch by
 epoch, so that no sample repeats before its epoch ends and none is lost. A *segment* of the document index has the
-documents of one epoch, which begins where its first document begins.
+documents of one epoch; the epoch begins where the first of them begins.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _find_train_caches(
 
 
 def _plan_name(consumed: int, content: object) -> str:
-    """Name a plan, since the names of caches do not tell plans apart."""
+    """Return a name for a plan; the names of caches are the same for all plans."""
     return f"planned after {count(consumed, 'sample')}, {xxhash.xxh3_64_hexdigest(repr(content).encode())[:8]}"
 
 
@@ -199,7 +199,7 @@ class FirstCache:
     """dsindex's record; empty for another program's cache."""
 
     def has_same_dataset(self, cache: GPTCache) -> bool:
-        """Tell whether both caches are of the same dataset, by the job's path or by the recorded path here."""
+        """Tell whether both caches are of the same dataset: its path in the job, or its path here, is the same."""
         is_here = self.record.source is not None and self.record.source.prefix == os.path.abspath(cache.path)
         return is_here or cache.identifiers["dataset_path"] == self.identifiers["dataset_path"]
 
@@ -487,7 +487,7 @@ def parse_schedule(schedule: str, num_datasets: int, *, num_samples: int, sequen
         sequence_length: L, which converts positions in tokens to samples.
 
     Raises:
-        InputError: If it is not a schedule, or does not fit the datasets or the run.
+        InputError: If the text is not a schedule, or does not fit the datasets or the run.
 
     >>> curve = parse_schedule("0:9,1 50%:1,1", 2, num_samples=100, sequence_length=8)
     >>> curve.integral(0, 100).tolist()

@@ -1,7 +1,7 @@
 """Explain why a job would not find its cache: which settings differ, or what changed since the cache was built.
 
-Megatron looks for a file named by a hash, and rebuilds everything if it is missing. This module compares the wanted
-description with those in a folder, setting by setting.
+Megatron looks for a file named by a hash, and rebuilds everything if it is missing. This module compares the job's
+description with the descriptions in a folder, setting by setting.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def explain_cache(
     Args:
         job: The job's description.
         files: The paths where the job looks for the cache.
-        prefix: The dataset's files on this machine, which are checked for changes; None to skip the check.
+        prefix: Prefix of the dataset's files on this machine, which are checked for changes; None to skip the check.
         settings: The job's options that the hash does not cover; None to skip the comparison.
     """
     folder = os.path.dirname(files.stem) or "."

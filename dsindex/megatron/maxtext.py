@@ -53,10 +53,10 @@ def describe_dataset(
         "split_index": split_index,
         "add_extra_token": 1,
     }
-    return with_megatron_names(hashed)
+    return add_megatron_names(hashed)
 
 
-def with_megatron_names(hashed: Mapping[str, Any]) -> dict[str, Any]:
+def add_megatron_names(hashed: Mapping[str, Any]) -> dict[str, Any]:
     """Add the settings of a description under Megatron's names, so that other modules read both kinds alike."""
     return {
         **hashed,
@@ -69,7 +69,7 @@ def with_megatron_names(hashed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hashed_settings(identifiers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that MaxText hashes, without those that `with_megatron_names` added."""
+    """Return the settings that MaxText hashes, without those that `add_megatron_names` added."""
     return dict(list(identifiers.items())[: list(identifiers).index("add_extra_token") + 1])
 
 

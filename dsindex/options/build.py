@@ -48,12 +48,12 @@ class TokenizerFormats(Options):
     tokenizer_special_tokens: tuple[str, ...] | None = option("T", default=None)
     """First special tokens of a TikTokenizer (default: Megatron's)."""
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         if self.vocab_file is not None and self.tokenizer_type not in {None, "GPT2BPETokenizer"}:
             raise ValueError(f"--vocab-file belongs to --tokenizer-type GPT2BPETokenizer, not {self.tokenizer_type}")
 
 
-def _separator(value: str) -> str:
+def _decode_separator(value: str) -> str:
     from dsindex.text.fields import decode_separator
 
     return decode_separator(value)
@@ -68,7 +68,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     json_keys: Parsed[str | tuple[str, ...] | list[str], tuple[str, ...]] = option("KEY", default=("text",))
     """Keys whose text is tokenized, each into a dataset of its own: names, alternative names ('text|content'), paths
     (.meta.text) or jq expressions (NAME=.a + .b) (default: text)."""
-    join: Annotated[str | None, _separator] = option("SEPARATOR", default=None, may_be_empty=True)
+    join: Annotated[str | None, _decode_separator] = option("SEPARATOR", default=None, may_be_empty=True)
     r"""Join the texts of all keys into one document, with this between them; \n, \t and \\ are escapes."""
     where: str | None = option("CONDITION", default=None)
     """Keep only records that match this jq expression, such as '.lang == "en" and .score > 0.5'."""
@@ -90,21 +90,21 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Use the vocabulary file as the model of a GPT2BPETokenizer; without one, it has GPT-2's vocabulary."""
-        own = values.get("vocab_file") or ("gpt2" if values.get("tokenizer_type") == "GPT2BPETokenizer" else None)
-        return values if own is None else {"tokenizer_model": own, **values}
+        model = values.get("vocab_file") or ("gpt2" if values.get("tokenizer_type") == "GPT2BPETokenizer" else None)
+        return values if model is None else {"tokenizer_model": model, **values}
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         """Check shares, keys and names."""
         if self.hold_out is not None and self.hold_out >= (self.sample or 1.0):
             raise ValueError(f"--hold-out {self.hold_out} leaves nothing to train on")
         if self.token_ids is not None and self._parsed_keys[0].program is not None:
             msg = f"--token-ids: {self.token_ids!r} is a jq expression; only a name or a path such as .meta.ids works"
             raise ValueError(msg)
-        for key, written in zip(self._parsed_keys, self.keys, strict=True) if self.join is None else ():
+        for key, key_text in zip(self._parsed_keys, self.keys, strict=True) if self.join is None else ():
             is_long = len(os.fsencode(key.name)) > 200  # file systems allow 255 bytes
             if is_long or not key.name or key.name == key.program or {"/", "\0"} & set(key.name):
                 msg = f"--json-keys: {key.name!r} cannot be part of a file name"
-                raise UsageError(msg, hint=f"name the output, as in NAME={written}")
+                raise UsageError(msg, hint=f"name the output, as in NAME={key_text}")
         names = self.dataset_names
         if not names:
             raise ValueError("--json-keys is empty")
@@ -145,11 +145,11 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         """Return settings that the tokenizer's file does not have."""
         from dsindex.text.tiktoken_files import TokenizerOptions  # slow to import
 
-        given = {name: getattr(self, name) for name in TokenizerOptions.__slots__}
+        settings = {name: getattr(self, name) for name in TokenizerOptions.__slots__}
         if self.tokenizer_type not in {None, "TikTokenizer"}:  # Megatron ignores the rest as well
-            given = {name: value for name, value in given.items() if not name.startswith("tiktoken_")}
-            given["vocab_size"] = given["tokenizer_special_tokens"] = None
-        return TokenizerOptions(**{name: value for name, value in given.items() if value is not None})
+            settings = {name: value for name, value in settings.items() if not name.startswith("tiktoken_")}
+            settings["vocab_size"] = settings["tokenizer_special_tokens"] = None
+        return TokenizerOptions(**{name: value for name, value in settings.items() if value is not None})
 
     @property
     def samples(self) -> tuple[Sample, ...]:
@@ -176,14 +176,15 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
 
     def index_config(self, prefix: str) -> IndexConfig | None:
         """Return the options of a dataset's index caches; None if none are requested."""
-        given: dict[str, Any] = {name: getattr(self, name) for name in options_of(IndexBasics).keys() & self.given}
-        if not given:
+        names = options_of(IndexBasics).keys() & self.given_names
+        values: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if not values:
             return None
-        is_job = "tokenizer_type" in self.given and bool({"train_iters", "train_samples"} & given.keys())
-        if is_job or "megatron_release" in given:
-            given |= {name: getattr(self, name) for name in TOKENIZER_NAMES if name in self.given}
-        given |= {name: getattr(self, name) for name in options_of(ExecutorConfig)}
-        return IndexConfig(data_path=(prefix,), **given)
+        is_job = "tokenizer_type" in self.given_names and bool({"train_iters", "train_samples"} & values.keys())
+        if is_job or "megatron_release" in values:
+            values |= {name: getattr(self, name) for name in TOKENIZER_NAMES if name in self.given_names}
+        values |= {name: getattr(self, name) for name in options_of(ExecutorConfig)}
+        return IndexConfig(data_path=(prefix,), **values)
 
     @property
     def dataset_names(self) -> tuple[str, ...]:

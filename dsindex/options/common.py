@@ -111,11 +111,11 @@ class WorkConfig(ExecutorConfig):
     """Overwrite the existing output once the new one is complete; shards of unchanged inputs are reused if they were
     kept."""
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         """Refuse a prefix that is a folder."""
         if os.path.basename(self.output_prefix) in {"", ".", ".."}:
-            msg = f"--output-prefix: {self.output_prefix!r} is a folder"
-            raise UsageError(msg, hint="add the beginning of a file name, such as out/docs")
+            problem = f"--output-prefix: {self.output_prefix!r} is a folder"
+            raise UsageError(problem, hint="add the beginning of a file name, such as out/docs")
 
 
 def work_folder_path(config: WorkConfig) -> str:
@@ -123,7 +123,7 @@ def work_folder_path(config: WorkConfig) -> str:
     return absolute(config.work_dir or f"{config.output_prefix}.build")
 
 
-def _number_or_share(value: object) -> str:
+def _parse_number_or_share(value: object) -> str:
     number, unit = split_unit(str(value))
     is_share = number is not None and unit == "%" and number <= 100
     if not is_share and not re.fullmatch(r"[0-9]{1,18}", str(value)):
@@ -164,14 +164,14 @@ class RecordsConfig(WorkConfig):
     on_bad_record: Literal["fail", "quarantine"] = option(default="fail", group="records")
     """fail: stop at the first bad record. quarantine: write bad records to a file of their own, with file, line and
     reason, and go on (default: fail)."""
-    max_bad_records: Annotated[Parsed[int | str | None, str | None], _number_or_share] = option(
+    max_bad_records: Annotated[Parsed[int | str | None, str | None], _parse_number_or_share] = option(
         "N|N%", default=None, group="records", needs=("on_bad_record",)
     )
     """Stop if more records than this are quarantined; a number, or a share of all records."""
     max_record_size: Size = option("SIZE", default=None, group="records", ge=1)
     """Treat longer lines as bad records."""
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         """Refuse a command without inputs, and normalize addresses."""
         if not self.input and not self.input_list:
             raise ValueError("--input is required")

@@ -42,12 +42,12 @@ MEGATRONS = (
 """Options that mean nothing to MaxText."""
 
 Blend: TypeAlias = AnyDataset | Iterable[AnyDataset | float]
-"""A dataset, or datasets with weights before each or none."""
+"""A dataset, or several: either each has its weight before it, or none has a weight."""
 Counts: TypeAlias = tuple[int | None, int | None, int | None]
 
 
 class TokenizerFlags(Options):
-    """The flags of a job's tokenizer, by which a release of Megatron names its caches; the rest follow --."""
+    """The flags of a job's tokenizer, which the names of Megatron's caches depend on; its other flags follow --."""
 
     group: ClassVar = "the job's tokenizer"
     tokenizer_type: str | None = option("TYPE", default=None)
@@ -62,12 +62,12 @@ class TokenizerFlags(Options):
     """The size of a NullTokenizer or TikTokenizer."""
 
 
-def _place_tokenizer(merged: dict[str, Any]) -> None:
-    """Collect the tokenizer's flags as one option; they are left out where names do not depend on them."""
-    given = {name: merged.pop(name) for name in TOKENIZER_NAMES if name in merged}
-    other = any(merged.get(name) for name in ("like", "tokenizer_identifiers", "plain_names"))
-    if given and (merged.get("megatron_release") is not None or not other):
-        merged["job_tokenizer"] = given
+def _place_tokenizer(values: dict[str, Any]) -> None:
+    """Collect the tokenizer's flags into one option, or drop them if the names of caches do not depend on them."""
+    flags = {name: values.pop(name) for name in TOKENIZER_NAMES if name in values}
+    is_named_otherwise = any(values.get(name) for name in ("like", "tokenizer_identifiers", "plain_names"))
+    if flags and (values.get("megatron_release") is not None or not is_named_otherwise):
+        values["job_tokenizer"] = flags
 
 
 def parse_blend(value: Blend) -> tuple[str, ...]:
@@ -86,11 +86,11 @@ Words: TypeAlias = Annotated[Parsed[Blend | None, tuple[str, ...] | None], parse
 def _parse_samples(value: int | Sequence[int | str | None]) -> Counts:
     """Read three numbers; `none` or a missing one means one epoch."""
     words = [value] if isinstance(value, int) else list(value)
-    counts = [None if str(word).lower() in {"none", "null"} else word for word in words]
-    if not 1 <= len(counts) <= 3 or not all(each is None or re.fullmatch(r"[0-9]{1,18}", str(each)) for each in counts):
-        shown = show_value(",".join(map(str, words)))
-        raise ValueError(f"{shown} is not one to three numbers of samples, or none, as in 1000,none,0")
-    first, second, third = ([None if each is None else int(each) for each in counts] + [None, None])[:3]
+    counts = [None if str(text).lower() in {"none", "null"} else text for text in words]
+    if not 1 <= len(counts) <= 3 or not all(word is None or re.fullmatch(r"[0-9]{1,18}", str(word)) for word in counts):
+        list_text = show_value(",".join(map(str, words)))
+        raise ValueError(f"{list_text} is not one to three numbers of samples, or none, as in 1000,none,0")
+    first, second, third = ([None if word is None else int(word) for word in counts] + [None, None])[:3]
     return first, second, third
 
 
@@ -117,12 +117,12 @@ def _parse_order(value: object) -> str:
 DocumentOrder: TypeAlias = Annotated[Path, _parse_order]
 
 
-def _tokenizer_flags(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse unknown flags; their types are checked with the options'."""
+def _check_tokenizer_flags(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse unknown flags; their types are checked together with the options."""
     return asdict(JobTokenizer(**value))
 
 
-TokenizerOfJob: TypeAlias = Annotated[Parsed[Mapping[str, Any] | None, JobTokenizer | None], _tokenizer_flags]
+TokenizerOfJob: TypeAlias = Annotated[Parsed[Mapping[str, Any] | None, JobTokenizer | None], _check_tokenizer_flags]
 
 
 class IndexBasics(TrainingLength):
@@ -271,7 +271,7 @@ class IndexConfig(ExecutorConfig, ContinuationConfig, CacheNames, SampleOrder, S
         if values.get("command"):
             release, path_as = values.get("megatron_release"), values.get("dataset_path_as") or ()
             command = read_command(values["command"], release=release, dataset_path_as=path_as)
-            values = merge_command({name: each for name, each in values.items() if name != "command"}, command)
+            values = merge_command({name: value for name, value in values.items() if name != "command"}, command)
             values["command"] = command
         _place_tokenizer(values)
         return values
@@ -286,13 +286,13 @@ class IndexConfig(ExecutorConfig, ContinuationConfig, CacheNames, SampleOrder, S
         """The paths of train, valid and test, if given for each split."""
         return self.train_data_path, self.valid_data_path, self.test_data_path
 
-    def _agree(self) -> None:
-        ways = ("data_path", "data_args_path", *SPLIT_PATHS)
-        if not any(getattr(self, name) for name in ways) and not (self.explain and self.like is not None):
+    def _check_agreement(self) -> None:
+        path_options = ("data_path", "data_args_path", *SPLIT_PATHS)
+        if not any(getattr(self, name) for name in path_options) and not (self.explain and self.like is not None):
             raise ValueError("give --data-path (or --train-data-path and the like)")
         is_job = self.reader == "megatron" and (self.train_iters or self.train_samples) is not None
-        named = ("plain_names", "tokenizer_identifiers", "megatron_release", "like", "dry_run", "explain")
-        if is_job and not any(getattr(self, name) for name in named):
+        name_options = ("plain_names", "tokenizer_identifiers", "megatron_release", "like", "dry_run", "explain")
+        if is_job and not any(getattr(self, name) for name in name_options):
             raise UsageError(
                 "--train-iters and --train-samples describe a job, which finds its caches by its tokenizer",
                 hint="add --megatron-release, --tokenizer-type and the other flags of the job's tokenizer, or --like; "
@@ -307,8 +307,8 @@ class IndexConfig(ExecutorConfig, ContinuationConfig, CacheNames, SampleOrder, S
                 raise UsageError("--document-order-splits: a file orders the documents of one split", hint="name one")
         batch, varies = self.global_batch_size, (self.rampup_batch_size or self.step_batch_size_schedule) is not None
         if self.consumed_samples is not None and not varies and (batch is None or self.consumed_samples % batch):
-            what = f"{self.consumed_samples} is not a multiple of --global-batch-size {batch}, as a job counts them"
-            raise ValueError(f"--consumed-samples: {what}")
+            problem = f"{self.consumed_samples} is not a multiple of --global-batch-size {batch}, as a job counts them"
+            raise ValueError(f"--consumed-samples: {problem}")
 
 
 class IndexFlags(TokenizerFlags, IndexConfig):

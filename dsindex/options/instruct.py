@@ -23,7 +23,7 @@ class InstructConfig(RecordsConfig):
 
     group: ClassVar = "input and output"
     largest_shard: ClassVar[int] = 8 << 20
-    """Smaller than for a build, since a worker encodes a tenth as fast and all should be busy to the end."""
+    """Smaller than for a build: a worker encodes a tenth as fast, and all workers should stay busy until the end."""
     config: Parsed[AnyPath | Mapping[str, Any] | None, Any] = option("CONFIG", default=None, positional=True)
     """YAML file that says how records become prompts; its section `job` may hold the options below (default: the
     tokenizer's own chat template)."""
@@ -66,7 +66,7 @@ class InstructConfig(RecordsConfig):
             raise UsageError(f"{source}: the section job must be a mapping of options to values, not {job!r}")
         return {**{str(name).replace("-", "_"): value for name, value in job.items()}, **values}
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         """Check that packs and exports can be made."""
         if self.export:
             refuse_address(self.output_prefix, "--export writes folders, so it needs an output on a disk", ValueError)
@@ -75,9 +75,9 @@ class InstructConfig(RecordsConfig):
         if "bridge" in self.export and self.seq_length is None:
             raise ValueError("--export bridge needs --seq-length, the size of a pack")
         if self.seq_length is not None and self.seq_length % self.pad_to_multiple:
-            below = self.seq_length - self.seq_length % self.pad_to_multiple
-            msg = f"--seq-length {self.seq_length} is not a multiple of --pad-to-multiple {self.pad_to_multiple}"
-            raise UsageError(msg, hint=f"for example --seq-length {below or self.pad_to_multiple}")
+            multiple = self.seq_length - self.seq_length % self.pad_to_multiple
+            problem = f"--seq-length {self.seq_length} is not a multiple of --pad-to-multiple {self.pad_to_multiple}"
+            raise UsageError(problem, hint=f"for example --seq-length {multiple or self.pad_to_multiple}")
 
 
 class InstructFlags(InstructConfig):
@@ -134,5 +134,5 @@ class _ChatText(TextConfig):
 
 def as_text_config(config: InstructConfig) -> TextConfig:
     """Return the options for tokenizing without the post-processor."""
-    shared: dict[str, Any] = {name: getattr(config, name) for name in options_of(RecordsConfig)}
-    return _ChatText(**shared, tokenizer_hf_no_include_special_tokens=True)
+    values: dict[str, Any] = {name: getattr(config, name) for name in options_of(RecordsConfig)}
+    return _ChatText(**values, tokenizer_hf_no_include_special_tokens=True)

@@ -14,12 +14,12 @@ from dsindex.options.numbers import MEGATRON_COUNT, parse_tokens
 Sources: TypeAlias = AnyDataset | Iterable[AnyDataset] | Mapping[Any, str | None]
 
 
-def _sources(value: Sources) -> tuple[str, ...]:
+def _parse_sources(value: Sources) -> tuple[str, ...]:
     """Read datasets with amounts: words PREFIX=AMOUNT, a mapping of datasets to amounts, or datasets alone."""
     if isinstance(value, Mapping):
-        return tuple(f"{single_prefix(each)}={'rest' if amount is None else amount}" for each, amount in value.items())
+        return tuple(f"{single_prefix(key)}={'rest' if amount is None else amount}" for key, amount in value.items())
     parts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
-    return tuple(word for each in parts for word in ([each] if isinstance(each, str) else list_text_prefixes(each)))
+    return tuple(word for part in parts for word in ([part] if isinstance(part, str) else list_text_prefixes(part)))
 
 
 class MixConfig(TrainingLength):
@@ -39,7 +39,7 @@ class MixConfig(TrainingLength):
     """
 
     group: ClassVar = "length of the run"
-    source: Annotated[Parsed[Sources, tuple[str, ...]], _sources] = option(
+    source: Annotated[Parsed[Sources, tuple[str, ...]], _parse_sources] = option(
         "PREFIX[=AMOUNT]", default=(), positional=True, kw_only=False, group="", excludes=("data_path",)
     )
     """A dataset and how much of it: 40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest, which is divided in
@@ -67,7 +67,7 @@ class MixConfig(TrainingLength):
         """Whether train draws from the whole of its datasets, since valid and test have others."""
         return bool(self.valid_data_path or self.test_data_path)
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         if not (self.source or self.data_path):
             raise ValueError("give at least one dataset, as PREFIX=40%, PREFIX=2epochs or PREFIX")
         if self.train_iters is not None and (self.train_samples is not None or self.global_batch_size is None):

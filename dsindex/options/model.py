@@ -41,20 +41,20 @@ from msgspec import Meta
 from dsindex.errors import InputError, UsageError
 from dsindex.messages import show_value
 
-Taken = TypeVar("Taken", contravariant=True)
-Kept = TypeVar("Kept", covariant=True)
+Argument = TypeVar("Argument", contravariant=True)
+Value = TypeVar("Value", covariant=True)
 
 
-class Parsed(Generic[Taken, Kept]):
+class Parsed(Generic[Argument, Value]):
     """The type of a field whose argument may have a wider type than its value, such as a path and its text.
 
     Never instantiated: type checkers read argument and value from `__set__` and `__get__`.
     """
 
-    def __get__(self, instance: object, owner: Any) -> Kept:  # noqa: ANN401 - as for descriptors
+    def __get__(self, instance: object, owner: Any) -> Value:  # noqa: ANN401 - as for descriptors
         raise NotImplementedError
 
-    def __set__(self, instance: object, value: Taken) -> None:
+    def __set__(self, instance: object, value: Argument) -> None:
         raise NotImplementedError
 
 
@@ -102,59 +102,59 @@ class Option:
         """
         if value is None:
             return self.default
-        given = value
+        argument = value
         if self.separator is not None and isinstance(value, str):
             value = re.split(rf"\s*{self.separator}\s*", value.strip())
         for reader in self.readers:
             value = reader(value)
-        plain = _plain(value)
+        plain = _to_plain(value)
         if get_origin(self.kind) is tuple and not isinstance(plain, tuple):
             plain = (plain,)
         try:
-            return msgspec.convert(plain, self._limited(self.kind), strict=False)
+            return msgspec.convert(plain, self._limit_type(self.kind), strict=False)
         except msgspec.ValidationError as error:
-            if isinstance(given, list) and len(given) == 1 and get_origin(self.kind) is tuple:
-                [given] = given
-            raise ValueError(f"{show_value(given)} is not {self._expected(error)}") from None
+            if isinstance(argument, list) and len(argument) == 1 and get_origin(self.kind) is tuple:
+                [argument] = argument
+            raise ValueError(f"{show_value(argument)} is not {self._describe_expected(error)}") from None
 
-    def _limited(self, kind: Any) -> Any:  # noqa: ANN401 - types
+    def _limit_type(self, kind: Any) -> Any:  # noqa: ANN401 - types
         """Return a type with this option's limits on numbers and text, for msgspec."""
         if get_origin(kind) is tuple:
-            return GenericAlias(tuple, tuple(map(self._limited, get_args(kind))))
+            return GenericAlias(tuple, tuple(map(self._limit_type, get_args(kind))))
         if kind is str:
             return Annotated[str, Meta(min_length=0 if self.may_be_empty else 1, pattern=_CAN_BE_TYPED)]
         return Annotated[kind, Meta(ge=self.ge, le=self.le)] if kind in {int, float} else kind
 
-    def _expected(self, error: msgspec.ValidationError) -> str:
+    def _describe_expected(self, error: msgspec.ValidationError) -> str:
         """Return what a value must be, for a message."""
-        kind, several = self.kind, ""
+        kind, count_text = self.kind, ""
         if get_origin(kind) is tuple:
-            kind, *others = get_args(kind)
-            several = "" if others == [...] else f"{len(others) + 1} values, each "
+            kind, *other_kinds = get_args(kind)
+            count_text = "" if other_kinds == [...] else f"{len(other_kinds) + 1} values, each "
         if get_origin(kind) is Literal:
             *first, last = map(str, get_args(kind))
             return f"one of {', '.join(first)} or {last}"
         limits = f" from {self.ge} to {self.le}" if kind in {int, float} else ""
         if kind is str and ", got" not in str(error):
             return "text that can be typed"
-        if kind in _NAMES:
-            return f"{several}{_NAMES[kind]}{limits}"
+        if kind in _KIND_NAMES:
+            return f"{count_text}{_KIND_NAMES[kind]}{limits}"
         return str(error).removeprefix("Expected ").replace("`", "").partition(", got")[0]
 
 
 _CAN_BE_TYPED = r"\A[^\0\ud800-\udc7f\udd00-\udfff]*\Z"
 """Text that can name a file. Bytes that are not UTF-8 are surrogates from U+DC80 to U+DCFF."""
-_NAMES = {str: "text", bool: "true or false", int: "an integer", float: "a number"}
+_KIND_NAMES = {str: "text", bool: "true or false", int: "an integer", float: "a number"}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any value
+def _to_plain(value: Any) -> Any:  # noqa: ANN401 - any value
     """Return paths as text, arrays and scalars of NumPy as numbers, and lists of any kind as tuples."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
-        return tuple(map(_plain, value))
+        return tuple(map(_to_plain, value))
     return value
 
 
@@ -168,7 +168,7 @@ def value_kind(kind: Any) -> Any:  # noqa: ANN401 - types
         kind = get_args(kind)[0]
     if get_origin(kind) is Parsed:
         kind = get_args(kind)[1]
-    kinds = [each for each in get_args(kind) if each is not NoneType]
+    kinds = [member for member in get_args(kind) if member is not NoneType]
     return kinds[0] if len(kinds) < len(get_args(kind)) else kind
 
 
@@ -188,7 +188,7 @@ class Options:
     """Base class of all models."""
 
     group: ClassVar[str] = ""
-    given: frozenset[str] = frozenset()
+    given_names: frozenset[str] = frozenset()
     """Names of the options that were set, even to their defaults."""
 
     def __init__(self, *arguments: Any, **values: Any) -> None:  # noqa: ANN401 - type checkers see the fields
@@ -197,31 +197,31 @@ class Options:
         Raises:
             UsageError: With all problems in one message.
         """
-        known, problems, hints = options_of(type(self)), list[str](), list[str]()
-        values = type(self).prepare(_by_name(type(self), arguments, values))
-        own = self.__dict__
-        for name in values.keys() - known.keys():
+        options, problems, hints = options_of(type(self)), list[str](), list[str]()
+        values = type(self).prepare(_name_arguments(type(self), arguments, values))
+        fields = self.__dict__
+        for name in values.keys() - options.keys():
             problems.append(f"there is no option {name!r}")
-            names = {*known, *(each.alias for each in known.values() if each.alias)}
+            names = {*options, *(option.alias for option in options.values() if option.alias)}
             hints += [f"did you mean {close!r}?" for close in difflib.get_close_matches(name, names, n=1)]
-        for name, each in known.items():
+        for name, option in options.items():
             try:
-                if values.get(name) is None and each.default is ...:
-                    problems.append(f"{flag_of(name, each)} is required")
+                if values.get(name) is None and option.default is ...:
+                    problems.append(f"{flag_of(name, option)} is required")
                 else:
-                    own[name] = each.read(values.get(name))
+                    fields[name] = option.read(values.get(name))
             except (ValueError, TypeError, InputError) as error:
-                problem, *more = map(str, error.args)
-                problems.append(f"{flag_of(name, each)}: {problem}")
-                hints += [line.removeprefix("hint: ") for line in more]
+                problem, *hint_lines = map(str, error.args)
+                problems.append(f"{flag_of(name, option)}: {problem}")
+                hints += [line.removeprefix("hint: ") for line in hint_lines]
         if problems:
             raise UsageError("; ".join(problems), hint="; ".join(hints) or None)
-        own["given"] = frozenset(values)
+        fields["given_names"] = frozenset(values)
         try:
-            self._check_given(known)
+            self._check_combinations(options)
             for kind in reversed(type(self).__mro__):
-                if "_agree" in vars(kind):
-                    vars(kind)["_agree"](self)
+                if "_check_agreement" in vars(kind):
+                    vars(kind)["_check_agreement"](self)
         except (ValueError, InputError) as error:
             raise UsageError(*error.args) from error
 
@@ -230,56 +230,56 @@ class Options:
         """Return values before they are read; a model may derive some of them from others."""
         return values
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         """Check options against each other; called for every class of a model.
 
         Raises:
             ValueError: With a message that names flags.
         """
 
-    def _check_given(self, known: Mapping[str, Option]) -> None:
-        given = [name for name, each in known.items() if getattr(self, name) not in (each.default, None, ())]
-        for name in given:
-            for needed in known[name].needs:
-                others = [other for other in needed.split(" or ") if other in known]
-                if not set(others) & set(given):
-                    flags = " or ".join(flag_of(other, known[other]) for other in others)
-                    raise ValueError(f"{flag_of(name, known[name])} needs {flags}")
-            for other in known[name].excludes:
-                if other in given:
-                    flags = f"{flag_of(name, known[name])} and {flag_of(other, known[other])}"
+    def _check_combinations(self, options: Mapping[str, Option]) -> None:
+        used_names = [name for name, option in options.items() if getattr(self, name) not in (option.default, None, ())]
+        for name in used_names:
+            for requirement in options[name].needs:
+                alternatives = [alternative for alternative in requirement.split(" or ") if alternative in options]
+                if not set(alternatives) & set(used_names):
+                    flags = " or ".join(flag_of(alternative, options[alternative]) for alternative in alternatives)
+                    raise ValueError(f"{flag_of(name, options[name])} needs {flags}")
+            for excluded in options[name].excludes:
+                if excluded in used_names:
+                    flags = f"{flag_of(name, options[name])} and {flag_of(excluded, options[excluded])}"
                     raise ValueError(f"{flags} cannot be combined")
 
-    def replaced(self, **changes: Any) -> Self:  # noqa: ANN401 - values of fields
+    def copy_with(self, **changes: Any) -> Self:  # noqa: ANN401 - values of fields
         """Return a copy with some values replaced, without checks."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__, **changes)
         return copy
 
 
-_known: dict[type[Options], dict[str, Option]] = {}
+_options_by_model: dict[type[Options], dict[str, Option]] = {}
 
 
 def options_of(model: type[Options]) -> dict[str, Option]:
     """Return the options of a model: its own, then inherited ones."""
-    if model in _known:
-        return _known[model]
-    kinds, found, lineage = get_type_hints(model, include_extras=True), dict[str, Option](), model.__mro__
-    for place, kind in enumerate(lineage):
+    if model in _options_by_model:
+        return _options_by_model[model]
+    types, options, lineage = get_type_hints(model, include_extras=True), dict[str, Option](), model.__mro__
+    for number, kind in enumerate(lineage):
         for name in vars(kind).get("__annotations__", {}):
-            own = vars(kind).get(name)
-            if isinstance(own, Option) and name not in found:
-                groups = (vars(each).get("group") for each in reversed(lineage[: place + 1]))
-                group = own.group if own.group is not None else next(filter(None, groups), "")
-                help = _helps_of(kind.__module__).get((kind.__name__, name), "")
-                readers = getattr(kinds[name], "__metadata__", ())
-                found[name] = replace(own, kind=value_kind(kinds[name]), readers=readers, group=group, help=help)
-    _known[model] = found
-    return found
+            field = vars(kind).get(name)
+            if isinstance(field, Option) and name not in options:
+                groups = (vars(base).get("group") for base in reversed(lineage[: number + 1]))
+                group = field.group if field.group is not None else next(filter(None, groups), "")
+                help = _help_texts(kind.__module__).get((kind.__name__, name), "")
+                readers = getattr(types[name], "__metadata__", ())
+                options[name] = replace(field, kind=value_kind(types[name]), readers=readers, group=group, help=help)
+    _options_by_model[model] = options
+    return options
 
 
 @cache
-def _helps_of(module: str) -> dict[tuple[str, str], str]:
+def _help_texts(module: str) -> dict[tuple[str, str], str]:
     """Return the strings under the fields of a module's classes, by class and field."""
     source = Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8")
     return {
@@ -297,15 +297,15 @@ def flag_of(name: str, option: Option) -> str:
     return (option.metavar or name) if option.positional else option.flag or f"--{name.replace('_', '-')}"
 
 
-def _by_name(model: type[Options], arguments: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
+def _name_arguments(model: type[Options], arguments: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
     """Return arguments by field name; functions have other names for some fields."""
-    known = options_of(model)
-    names = {each.alias: name for name, each in known.items() if each.alias is not None}
-    by_position = [name for name, each in known.items() if not each.kw_only]
-    if len(arguments) > len(by_position):
-        raise UsageError(f"{len(arguments)} arguments have no name; at most {len(by_position)} may")
-    placed = dict(zip(by_position, arguments, strict=False))
-    named = {names.get(name, name): value for name, value in values.items()}
-    if twice := placed.keys() & named.keys():
-        raise UsageError(f"{min(twice)} is given twice: by its name, and as the first argument")
-    return placed | named
+    options = options_of(model)
+    names = {option.alias: name for name, option in options.items() if option.alias is not None}
+    positional_names = [name for name, option in options.items() if not option.kw_only]
+    if len(arguments) > len(positional_names):
+        raise UsageError(f"{len(arguments)} arguments have no name; at most {len(positional_names)} may")
+    positional_values = dict(zip(positional_names, arguments, strict=False))
+    keyword_values = {names.get(name, name): value for name, value in values.items()}
+    if duplicates := positional_values.keys() & keyword_values.keys():
+        raise UsageError(f"{min(duplicates)} is given twice: by its name, and as the first argument")
+    return positional_values | keyword_values

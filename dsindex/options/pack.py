@@ -13,7 +13,7 @@ from dsindex.options.model import Options, option
 from dsindex.store.urls import locate_output, refuse_url
 
 
-def _new_pbin(value: AnyPath) -> str:
+def _parse_pbin_path(value: AnyPath) -> str:
     path = locate_output(os.fspath(value))
     if not path.endswith(PBIN_SUFFIX) or not os.path.basename(path).removesuffix(PBIN_SUFFIX):
         raise ValueError(f"{path!r} is not the name of a {PBIN_SUFFIX} file")
@@ -24,7 +24,7 @@ class JoinConfig(Options):
     """The options of `dsindex pack --merge`."""
 
     merge: Paths = option(default=...)
-    output: Annotated[Path, _new_pbin, refuse_url] = option(default=...)
+    output: Annotated[Path, _parse_pbin_path, refuse_url] = option(default=...)
     pbin_era: PbinEra = option(default="current")
     shuffle_documents: int | None = option("SEED", default=None)
 
@@ -34,7 +34,7 @@ class PackConfig(TextConfig):
 
     group: ClassVar = "input and output"
     output_prefix: Output = option()
-    output: Annotated[Path, _new_pbin] = option("FILE.pbin")
+    output: Annotated[Path, _parse_pbin_path] = option("FILE.pbin")
     """File to write, on a disk or in a bucket (s3://, gs://)."""
     jq_pattern: str = option("JQ", default=".text")
     """jq expression for the text of a record; anything but a single key runs jq, which is slower (default: .text)."""

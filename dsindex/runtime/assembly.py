@@ -146,10 +146,10 @@ class Assembly:
         """Delete shard tokens that no unmerged range needs, once this range's record is synced."""
         if self.job.config.keep_shards:
             return
-        merged, paths = self._records_of(output), []
+        records, paths = self._records_of(output), []
         for source in output.sources_of(number):
-            needed = ranges_of(*output.begins[source : source + 2])
-            if output.sources[source].blocks is not None and all(map(merged.__contains__, needed)):
+            numbers = ranges_of(*output.begins[source : source + 2])
+            if output.sources[source].blocks is not None and all(map(records.__contains__, numbers)):
                 paths.append(output.sources[source].path)
         if paths:
             self.job.journal.log.remove_when_synced(paths)
@@ -165,8 +165,8 @@ class Assembly:
         for output in outputs:
             if output.has_ranges:
                 work += [(output, number) for number in output.ranges if number not in self._records_of(output)]
-            whole = [suffix for suffix in output.suffixes if suffix != output.token_suffix or not output.has_ranges]
-            missing = [suffix for suffix in whole if suffix not in self._records_of(output)]
+            suffixes = [suffix for suffix in output.suffixes if suffix != output.token_suffix or not output.has_ranges]
+            missing = [suffix for suffix in suffixes if suffix not in self._records_of(output)]
             if output.is_in_bucket and output.suffixes[-1] in missing:
                 last.insert(0, (output, missing.pop()))
             work += [(output, suffix) for suffix in missing]

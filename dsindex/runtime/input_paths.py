@@ -4,10 +4,10 @@ Entries of `--input` come first, in the given order, then the entries of each li
 name. No data file is opened here.
 
 A folder stands for all data files below it. Each folder's entries are sorted by name, as bytes, so `a/z.jsonl` comes
-before `b.jsonl`. Skipped are names that begin with `.` or `_` (as in Spark and Hive), files with other suffixes, links
-to folders (they may form cycles), and files that dsindex itself wrote. Links to files are followed, because the cache
-of the Hugging Face Hub consists of them. In a folder of `Dataset.save_to_disk`, only the files that its state.json
-names are read.
+before `b.jsonl`. Skipped are names that begin with `.` or `_` (as in Spark and Hive), folders that end with
+`.incomplete` (as in `datasets`), files with other suffixes, links to folders (they may form cycles), and files that
+dsindex itself wrote. Links to files are followed, because the cache of the Hugging Face Hub consists of them. In a
+folder of `Dataset.save_to_disk`, only the files that its state.json names are read.
 
 Splits and numbered parts are detected from file names, in the layouts of Hugging Face's datasets:
 
@@ -74,6 +74,15 @@ _WORD = re.compile(rf"(?<![^\W\d_])({'|'.join(sorted(_ALIASES, key=len, reverse=
 _PART = re.compile(r"(?P<stem>.*?)(?P<number>\d{1,9})-of-(?P<total>\d{1,9})(-[0-9a-f]{16})?(?P<rest>\D.*|)")
 """A numbered part; the Hub adds a hash that differs between parts."""
 _NAMED_PART = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}\b.*")
+_SKIPPED = re.compile(r"[._].*|.*\.incomplete", re.DOTALL)
+_HASH = re.compile(r"[0-9a-f]{16,}")
+"""Name of the folder of one revision in the cache of `datasets`."""
+_TABLE_LOGS = {
+    "_delta_log": ("a Delta table", "COPY (FROM delta_scan('FOLDER')) TO 'rows.parquet' in DuckDB"),
+    "metadata": ("an Iceberg table", "COPY (FROM iceberg_scan('FOLDER')) TO 'rows.parquet' in DuckDB"),
+    ".hoodie": ("a Hudi table", "with Spark"),
+}
+"""Name in a table's folder → the kind of table, and how to export its rows."""
 _SHOWN_KINDS = 5
 
 
@@ -241,30 +250,34 @@ def find_folder_files(
             set is missing, or a file seems to exist in two formats.
     """
     listing = list_files(folder)
-    in_order = sorted(listing, key=lambda parts: [*map(os.fsencode, parts)])
+    sorted_files = sorted(listing, key=lambda parts: [*map(os.fsencode, parts)])
     names: defaultdict[Parts, set[str]] = defaultdict(set)
     for parts in listing:
         for depth, name in enumerate(parts):
             names[parts[:depth]].add(name)
-    revisions = [names[*place, "snapshots"] for place, inside in [*names.items()] if inside >= {"blobs", "snapshots"}]
-    if several := next((snapshots for snapshots in revisions if len(snapshots) > 1), None):
-        problem = f"snapshots has {len(several)} revisions ({', '.join(sorted(several))})"
+    revisions = [names[*place, "snapshots"] for place, entries in [*names.items()] if entries >= {"blobs", "snapshots"}]
+    revisions += [
+        {name for name in entries if _HASH.fullmatch(name) and _INFO_FILE in names.get((*place, name), ())}
+        for place, entries in names.items()
+    ]
+    if revision_names := next((hashes for hashes in revisions if len(hashes) > 1), None):
+        problem = f"it has {len(revision_names)} revisions of a dataset ({', '.join(sorted(revision_names))})"
         raise InputError(f"{folder}: {problem}", hint="name the folder of one of them")
     _refuse_table_formats(folder, names)
-    saved = {place: _read_saved_files(folder, place) for place, inside in names.items() if _STATE_FILE in inside}
+    saved = {place: _read_saved_files(folder, place) for place, entries in names.items() if _STATE_FILE in entries}
     splits = {
         parts: next((name for at, name in enumerate(parts[:-1]) if _DICT_FILE in names[parts[:at]]), find_split(parts))
-        for parts in in_order
+        for parts in sorted_files
         if _is_data(parts, names, saved.get(parts[:-1])) and not _is_excluded(parts, exclude)
     }
-    configured = _read_configured_files(folder, config)
-    if configured is not None:
-        named = {parts: [split for split, path in configured if is_match(parts, path.split("/"))] for parts in splits}
-        splits = {file: canonical_split(hits[0]) if hits[0] else splits[file] for file, hits in named.items() if hits}
+    patterns = _read_configured_files(folder, config)
+    if patterns is not None:
+        matches = {parts: [split for split, path in patterns if is_match(parts, path.split("/"))] for parts in splits}
+        splits = {file: canonical_split(hits[0]) if hits[0] else splits[file] for file, hits in matches.items() if hits}
     if not splits:
         raise InputError(
             f"{folder}: no file with records ({', '.join(DATA_SUFFIXES)}, also compressed) is in this folder; it has "
-            f"{_describe_files(in_order) or 'no files'}",
+            f"{_describe_files(sorted_files) or 'no files'}",
             hint="name other files by a pattern",
         )
     chosen = _choose_split(folder, splits, split)
@@ -281,8 +294,8 @@ def _describe_files(files: Iterable[Parts]) -> str:
     names = defaultdict[str, list[str]](list)
     for *_, name in files:
         names[os.path.splitext(name)[1] or "without suffix"].append(name)
-    ordered = sorted(names.items(), key=lambda item: (-len(item[1]), item[0]))[:_SHOWN_KINDS]
-    return ", ".join(group[0] if len(group) == 1 else f"{len(group):,} {kind}" for kind, group in ordered)
+    groups = sorted(names.items(), key=lambda item: (-len(item[1]), item[0]))[:_SHOWN_KINDS]
+    return ", ".join(group[0] if len(group) == 1 else f"{len(group):,} {kind}" for kind, group in groups)
 
 
 def data_stem(name: str) -> str | None:
@@ -297,30 +310,28 @@ def data_stem(name: str) -> str | None:
     return stem if suffix.lower() in DATA_SUFFIXES else None
 
 
-def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved: set[str] | None) -> bool:
+def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved_names: set[str] | None) -> bool:
     """Tell whether to read a file, given the names in each folder, and the files that its state.json names."""
     *_, name = parts
-    if any(part.startswith((".", "_")) or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
+    if any(_SKIPPED.fullmatch(part) or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
         return False
     if data_stem(name) is None or name in _INFO_FILES or name.endswith(_OWN_SUFFIXES):
         return False
-    if saved is not None:
-        return name in saved
+    if saved_names is not None:
+        return name in saved_names
     return not (_INFO_FILE in names[parts[:-1]] and _CACHED_MAP.fullmatch(name))
 
 
 def _refuse_table_formats(folder: str, names: Mapping[Parts, set[str]]) -> None:
-    """Refuse Delta and Iceberg tables: only their log says which files are current and which rows are deleted."""
-    for place, inside in names.items():
-        is_iceberg = any(name.endswith(".metadata.json") for name in names.get((*place, "metadata"), ()))
-        if "_delta_log" in inside or is_iceberg:
-            table = "an Iceberg table" if is_iceberg else "a Delta table"
-            raise InputError(
-                f"{join_path(folder, '/'.join(place))}: this is {table}, whose log says which of its files count",
-                hint="export the rows as Parquet, for example COPY (FROM "
-                + ("iceberg_scan" if is_iceberg else "delta_scan")
-                + "('FOLDER')) TO 'rows.parquet' in DuckDB",
-            )
+    """Refuse Delta, Iceberg and Hudi tables: only their log says which files are current and which rows are deleted."""
+    for place, names_inside in names.items():
+        for log in _TABLE_LOGS.keys() & names_inside:
+            is_log = log != "metadata" or any(name.endswith(".metadata.json") for name in names.get((*place, log), ()))
+            table, example = _TABLE_LOGS[log]
+            if is_log:
+                problem = f"this is {table}, whose log says which of its files count"
+                path = join_path(folder, "/".join(place))
+                raise InputError(f"{path}: {problem}", hint=f"export the rows as Parquet, for example {example}")
 
 
 class _DataFile(Struct):

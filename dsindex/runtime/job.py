@@ -195,7 +195,7 @@ class Output:
         return range(first, max(first, self.size_bytes // RANGE_BYTES))
 
     def append_source(self, source: SourceFile) -> None:
-        """Append bytes that belong to no segment to the token file."""
+        """Append a file to the token file: a segment's tokens, the header, or the trailing bytes."""
         self.sources.append(source)
         self.begins.append(self.size_bytes + source.size_bytes)
 
@@ -266,7 +266,7 @@ class Job:
 
     def publish(
         self,
-        described: Sequence[Content],
+        manifest_contents: Sequence[Content],
         texts: Mapping[str, str],
         *,
         num_shards: int,
@@ -276,7 +276,7 @@ class Job:
         """Publish the assembled outputs.
 
         Args:
-            described: The content of each output's manifest, in order.
+            manifest_contents: The content of each output's manifest, in order.
             texts: Contents of the dataset lists, by path.
             num_shards: Number of shards or datasets that each output was assembled from.
             engine: The engine, if the job encodes.
@@ -302,7 +302,7 @@ class Job:
             engine=msgspec.convert(engine, RecordedEngine | None, from_attributes=True),
             tokenizer_path=path if is_path else None,
         )
-        manifests = [Manifest(content=content, run=run) for content in described]
+        manifests = [Manifest(content=content, run=run) for content in manifest_contents]
         self.journal.log.sync()
         self.require_locks()
         written: dict[str, StoredFile | None] = {}
@@ -353,7 +353,7 @@ def open_job(
         locks += [stack.enter_context(hold_output(prefix)) for prefix in sorted(output.prefix for output in outputs)]
         finish_publishing(artifacts)
         journal = Journal(work_dir)
-        finished = find_finished(outputs, plan, replaces=config.replace or is_publishing(artifacts))
+        manifests = find_finished(outputs, plan, replaces=config.replace or is_publishing(artifacts))
         job = Job(
             config=config,
             plan=plan,
@@ -366,10 +366,10 @@ def open_job(
             holds_gil=holds_gil,
             stack=stack,
             locks=locks,
-            manifests=finished,
-            already_complete=bool(finished),
+            manifests=manifests,
+            already_complete=bool(manifests),
         )
-        if finished:
+        if manifests:
             yield job
             mark_done(prefix)
         else:
@@ -403,7 +403,7 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
         PlanError: If another plan made the output, naming the differences, or if it has no manifest.
         FormatError: If a manifest cannot be read.
     """
-    finished: list[Manifest] = []
+    manifests: list[Manifest] = []
     for output in outputs:
         difference = ""
         try:
@@ -423,8 +423,8 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
                 hint="choose another place for the output, or replace it with --replace",
             )
         if manifest and not difference and files_have_recorded_sizes(output.prefix, manifest):
-            finished.append(manifest)
-    return finished if len(finished) == len(outputs) else []
+            manifests.append(manifest)
+    return manifests if len(manifests) == len(outputs) else []
 
 
 def _take_over(job: Job) -> None:

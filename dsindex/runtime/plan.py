@@ -19,7 +19,7 @@ import msgspec
 import xxhash
 
 from dsindex.formats.manifest import Plan
-from dsindex.messages import show_name, without_secrets
+from dsindex.messages import remove_secrets, show_name
 from dsindex.runtime.tasks import ShardTask, name_in_plan
 from dsindex.store.errors import reading
 from dsindex.store.json_text import encode_json
@@ -206,7 +206,7 @@ def plan_shards(
     """
     tasks, occurrences = list[ShardTask](), Counter[str]()
     for dataset, (begin, end) in enumerate(pairwise([*dataset_begins, len(inputs)])):
-        for first, parts in _share_shards(inputs[begin:end], shard_bytes):
+        for first, parts in _group_parts(inputs[begin:end], shard_bytes):
             task = ShardTask(shard=len(tasks), input=begin + first, parts=parts, dataset=dataset)
             key = task.key
             tasks.append(msgspec.structs.replace(task, occurrence=occurrences[key]) if occurrences[key] else task)
@@ -229,25 +229,25 @@ def group_inputs(sizes: Iterable[int], most_bytes: int) -> list[int]:
     return begins
 
 
-def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tuple[int, tuple[TextPart, ...]]]:
+def _group_parts(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tuple[int, tuple[TextPart, ...]]]:
     """Yield the number of the first input and the parts of each shard."""
-    held: list[TextPart] = []
+    held_parts: list[TextPart] = []
     held_bytes = 0
     for number, file in enumerate(inputs):
-        weight = max(FILE_WEIGHT_BYTES, file.text_bytes)
-        is_small = len(file.parts) == 1 and weight <= shard_bytes // SMALL_PART
+        weight_bytes = max(FILE_WEIGHT_BYTES, file.text_bytes)
+        is_small = len(file.parts) == 1 and weight_bytes <= shard_bytes // SMALL_PART
         if is_small:
-            held += file.parts
-            held_bytes += weight
-            if held_bytes < shard_bytes and not _ends_shard(file, shard_bytes // (2 * weight)):
+            held_parts += file.parts
+            held_bytes += weight_bytes
+            if held_bytes < shard_bytes and not _ends_shard(file, shard_bytes // (2 * weight_bytes)):
                 continue
-        if held:
-            yield number + is_small - len(held), tuple(held)
-            held, held_bytes = [], 0
+        if held_parts:
+            yield number + is_small - len(held_parts), tuple(held_parts)
+            held_parts, held_bytes = [], 0
         if not is_small:
             yield from ((number, (part,)) for part in file.parts)
-    if held:
-        yield len(inputs) - len(held), tuple(held)
+    if held_parts:
+        yield len(inputs) - len(held_parts), tuple(held_parts)
 
 
 def _ends_shard(file: InputFile, interval: int) -> bool:
@@ -293,4 +293,4 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
 def _show_setting(name: str, value: object) -> str:
     if value is None or value is False:
         return "not given"
-    return "given" if value is True or name == "append-eod" else without_secrets(encode_json(value).decode())
+    return "given" if value is True or name == "append-eod" else remove_secrets(encode_json(value).decode())

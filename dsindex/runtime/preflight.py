@@ -104,26 +104,26 @@ def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: 
     """
     parts = [part for file in inputs for part in file.parts if part.stored_bytes]
     ends = list(accumulate(part.stored_bytes for part in parts)) or [0]
-    read: Counter[tuple[int, int, int]] = Counter()
+    bytes_by_piece: Counter[tuple[int, int, int]] = Counter()
     for piece in range(num_pieces):
-        begin, following = (ends[-1] * number // num_pieces for number in (piece, piece + 1))
-        number, end = bisect_right(ends, begin), min(begin + piece_bytes, following)
+        begin, next_begin = (ends[-1] * number // num_pieces for number in (piece, piece + 1))
+        number, end = bisect_right(ends, begin), min(begin + piece_bytes, next_begin)
         while begin < end:
             part, stop = parts[number], min(end, ends[number])
-            first, past = part.begin, part.end
+            part_begin, part_end = part.begin, part.end
             if part.form.can_seek:
-                first, past = (part.end - ends[number] + place for place in (begin, stop))
-            read[number, first, past] += stop - begin
+                part_begin, part_end = (part.end - ends[number] + place for place in (begin, stop))
+            bytes_by_piece[number, part_begin, part_end] += stop - begin
             begin, number = stop, number + 1
     return [
         replace(
             parts[number],
-            begin=first,
-            end=past,
+            begin=part_begin,
+            end=part_end,
             stored_bytes=size,
             text_bytes=parts[number].text_bytes * size // parts[number].stored_bytes,
         )
-        for (number, first, past), size in read.items()
+        for (number, part_begin, part_end), size in bytes_by_piece.items()
     ]
 
 
@@ -155,7 +155,7 @@ def encode_piece(
     for block in _first_blocks(blocks, part, int(part.stored_bytes / stored_per_byte)):
         text_bytes += block.text_bytes
         documents += len(block.offsets)
-        bad += (BadRecords(file=part.path, reason=record.reason, line=record.line + 1) for record in block.bad)
+        bad += (BadRecords(file=part.path, reason=record.reason, line=record.line + 1) for record in block.bad_records)
         for column in block.columns.values():
             texts = column.items
             if column.holds_ids:
@@ -239,11 +239,11 @@ def examine_sample(
         return Estimate(tokens=guessed_bytes / 3, documents=guessed_bytes / 1000, bad=bad)
     tokens = sum(count.tokens for count in counts)
     tokens += documents * len(selection.outputs) if source.eod_id is not None else 0
-    covered = min(1.0, sum(count.range_bytes for count in counts) / total)
-    if covered == 1 and all(file.parts[0].form.can_seek for file in inputs):
+    share = min(1.0, sum(count.range_bytes for count in counts) / total)
+    if share == 1 and all(file.parts[0].form.can_seek for file in inputs):
         return Estimate(tokens=tokens, documents=documents, bad=bad)
-    lines = sum(count.line_bytes for count in counts)
-    return Estimate(tokens=tokens * total / max(1.0, lines), documents=documents / covered, is_exact=False, bad=bad)
+    line_bytes = sum(count.line_bytes for count in counts)
+    return Estimate(tokens=tokens * total / max(1.0, line_bytes), documents=documents / share, is_exact=False, bad=bad)
 
 
 # Disk space.
@@ -267,12 +267,12 @@ def check_room(
     output_folder, work_dir = folder_of(config.output_prefix), work_folder_path(config)
     if not holds_writes(work_dir) and os.path.exists(join_path(work_dir, SHARDS_FOLDER)):
         return
-    output = int(estimate.tokens * itemsize + estimate.documents * num_keys * IDX_BYTES)
-    shards = output + int(estimate.documents * PROVENANCE_BYTES)
+    output_bytes = int(estimate.tokens * itemsize + estimate.documents * num_keys * IDX_BYTES)
+    shard_bytes = output_bytes + int(estimate.documents * PROVENANCE_BYTES)
     if not (config.keep_shards or holds_writes(output_folder) or is_shuffled):
-        shards = int(LATE_SHARE * shards)
-    output *= 2 if is_shuffled else 1
-    require_room({output_folder: output, work_dir: shards}, purpose="shards and output")
+        shard_bytes = int(LATE_SHARE * shard_bytes)
+    output_bytes *= 2 if is_shuffled else 1
+    require_room({output_folder: output_bytes, work_dir: shard_bytes}, purpose="shards and output")
 
 
 def require_room(needs: Mapping[str, int], *, purpose: str) -> None:

@@ -99,7 +99,7 @@ def hold_output(path: str, *, waits: bool = False) -> contextlib.AbstractContext
         PlanError: If another driver holds it.
         OutputError: If the lock cannot be written.
     """
-    return hold_lock(f"{absolute(path)}{LOCK_SUFFIX}", what=f"the output {path}", waits=waits)
+    return hold_lock(f"{absolute(path)}{LOCK_SUFFIX}", resource=f"the output {path}", waits=waits)
 
 
 def refuse_inputs(artifacts: Sequence[Artifact], inputs: Sequence[str]) -> None:
@@ -108,12 +108,12 @@ def refuse_inputs(artifacts: Sequence[Artifact], inputs: Sequence[str]) -> None:
     Raises:
         OutputError: If an output is an input, naming both.
     """
-    existing: dict[object, str] = {}
+    finals_by_identity: dict[object, str] = {}
     for final in (final for artifact in artifacts for final in artifact.finals):
         if (identity := _identity(final)) is not None:
-            existing[identity] = final
-    for path in inputs if existing else ():
-        if output := existing.get(_identity(path)):
+            finals_by_identity[identity] = final
+    for path in inputs if finals_by_identity else ():
+        if output := finals_by_identity.get(_identity(path)):
             other_name, hint = "" if output == path else f", as {show_name(path)}", "choose another name for the output"
             raise OutputError(f"{output} is both an input and an output{other_name}", hint=hint)
 
@@ -192,16 +192,16 @@ def write_new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[New
     with hold_artifacts([name], [artifact]):
         files = NewFiles(artifact)
         yield files
-        missing: dict[str, StoredFile | None] = {}
+        missing_files: dict[str, StoredFile | None] = {}
         for final, file in files.written.items():
             if not path_exists(final):
-                missing[final] = file
+                missing_files[final] = file
             elif not _is_as_written(final, file):
                 hint = "choose another name, or remove it"
                 raise OutputError(f"{final}: exists already, with other content", hint=hint)
-        LOCAL.delete(artifact.partial(final) for final in files.written.keys() - missing.keys())
-        if missing:
-            publish([replace(artifact, finals=tuple(missing))], missing)
+        LOCAL.delete(artifact.partial(final) for final in files.written.keys() - missing_files.keys())
+        if missing_files:
+            publish([replace(artifact, finals=tuple(missing_files))], missing_files)
 
 
 def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | None]) -> None:
@@ -216,10 +216,10 @@ def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | No
     """
     commit, first = _Commit(withdrawn=[], files=[]), artifacts[0]
     for artifact in artifacts:
-        present = [final for final in artifact.finals if final in written]
-        completing = reversed(present[-artifact.num_completing :] if len(present) > 1 else ())
-        absent = (final for final in artifact.finals if final not in written)
-        commit.withdrawn.extend(map(os.path.basename, (*completing, *absent)))
+        present_finals = [final for final in artifact.finals if final in written]
+        completing_finals = reversed(present_finals[-artifact.num_completing :] if len(present_finals) > 1 else ())
+        absent_finals = (final for final in artifact.finals if final not in written)
+        commit.withdrawn.extend(map(os.path.basename, (*completing_finals, *absent_finals)))
     for artifact in reversed(artifacts):
         for final in (final for final in artifact.finals if final in written):
             partial, file = artifact.partial(final), written[final]

@@ -169,10 +169,10 @@ class Shards(Assembly):
 
     def _find_line(self, task: ShardTask) -> int:
         """Return the 1-based number of a shard's first line in its input, once the shard before it is made."""
-        before = task.shard - 1
-        if before < 0 or self._tasks[before].input != task.input:
+        previous = task.shard - 1
+        if previous < 0 or self._tasks[previous].input != task.input:
             return 1
-        return self._first_lines[before] + self._results[before].files[0].lines
+        return self._first_lines[previous] + self._results[previous].files[0].lines
 
     def _segments(self, task: ShardTask, result: ShardResult) -> Iterator[tuple[Output, Segment]]:
         """Yield each output of a shard, and the segment that the shard adds to it."""
@@ -227,8 +227,8 @@ class Shards(Assembly):
 
     def _replace_shard(self, number: int, result: ShardResult) -> Calls:
         """Replace a damaged shard by its new attempt; return the calls that waited for it."""
-        task, old = self._tasks[number], self._results[number]
-        if [file.size_bytes for file in old.stored_files] != [file.size_bytes for file in result.stored_files]:
+        task, old_result = self._tasks[number], self._results[number]
+        if [file.size_bytes for file in old_result.stored_files] != [file.size_bytes for file in result.stored_files]:
             problem = "read again, it gives other tokens"
             raise InputError(f"{task.place}: {problem}", hint="leave inputs alone while they are read")
         self._results[number] = result
@@ -262,18 +262,18 @@ class Shards(Assembly):
     def _require_records(self) -> None:
         """Check that there are records, and not more bad ones than a limit in percent allows."""
         files = [file for result in self._results.values() for file in result.files]
-        bad, records = self._num_bad, sum(file.lines - file.blank for file in files)
-        self._refuse_more_bad(records)
+        num_bad, total = self._num_bad, sum(file.lines - file.blank for file in files)
+        self._refuse_more_bad(total)
         if not any(result.num_records for result in self._results.values()):
-            rejection = f"no record is left: of {records:,}, {bad:,} are bad and {records - bad:,} are left out"
-            problem = rejection if records else "the inputs have no record"
+            reason = f"no record is left: of {total:,}, {num_bad:,} are bad and {total - num_bad:,} are left out"
+            problem = reason if total else "the inputs have no record"
             raise InputError(f"{self._tasks[0].parts[0].path}: {problem}", hint="check --input and the conditions")
 
-    def _refuse_more_bad(self, records: int | None = None) -> None:
+    def _refuse_more_bad(self, num_records: int | None = None) -> None:
         """Refuse more bad records than are allowed; a limit in percent needs the number of all records."""
         limit = self.source.config.max_bad_records or "inf"
         if limit.endswith("%"):
-            max_bad = math.inf if records is None else float(limit[:-1]) / 100 * records
+            max_bad = math.inf if num_records is None else float(limit[:-1]) / 100 * num_records
         else:
             max_bad = float(limit)
         if self._num_bad > max_bad:
@@ -310,15 +310,15 @@ class Shards(Assembly):
         dataset, key = divmod(number, self._per_dataset)
         parts = [self._results[shard].keys[key] for shard in self._shards_of(dataset)]
         inputs = list(self._describe_inputs(dataset, key))
-        text: dict[str, Any] = {}
+        text_fields: dict[str, Any] = {}
         if not output.is_mask:
             counts = {name: sum(getattr(file, name) or 0 for file in inputs) for name in _COUNTS}
-            empty = sum(part.num_empty_documents for part in parts)
-            full = counts["kept"] - empty
-            text["account"] = RecordCounts(**counts, documents_with_tokens=full, empty_documents=empty)
-            text["eod_in_text"] = sum(part.eod_in_text for part in parts)
-            text["tokenizer"] = self.source.describe_tokenizer()
-        fields = {"token_dtype": output.dtype.name, **text, **job_fields}
+            num_empty = sum(part.num_empty_documents for part in parts)
+            num_full = counts["kept"] - num_empty
+            text_fields["account"] = RecordCounts(**counts, documents_with_tokens=num_full, empty_documents=num_empty)
+            text_fields["eod_in_text"] = sum(part.eod_in_text for part in parts)
+            text_fields["tokenizer"] = self.source.describe_tokenizer()
+        fields = {"token_dtype": output.dtype.name, **text_fields, **job_fields}
         return Content(
             inputs=inputs,
             documents=sum(part.num_documents for part in parts),
@@ -332,14 +332,14 @@ class Shards(Assembly):
         """Yield an output's inputs with counts; records of other samples or splits count as filtered."""
         group = key * len(self._results[0].files[0].num_kept) // self._per_dataset
         tasks = (self._tasks[shard] for shard in self._shards_of(dataset))
-        numbered = (pair for task in tasks for pair in zip(task.inputs, self._results[task.shard].files, strict=True))
-        for number, pairs in groupby(numbered, key=lambda pair: pair[0]):
+        all_pairs = (pair for task in tasks for pair in zip(task.inputs, self._results[task.shard].files, strict=True))
+        for number, pairs in groupby(all_pairs, key=lambda pair: pair[0]):
             files, input_file = [file for _, file in pairs], self.source.inputs[number]
             form = input_file.parts[0].form
             container, format = form.container, form.format
-            lines, blank = sum(file.lines for file in files), sum(file.blank for file in files)
-            bad, num_kept = sum(file.quarantined for file in files), sum(file.num_kept[group] for file in files)
-            tokenized = [file.tokenized_bytes[key] for file in files if file.tokenized_bytes]
+            num_lines, num_blank = sum(file.lines for file in files), sum(file.blank for file in files)
+            num_bad, num_kept = sum(file.quarantined for file in files), sum(file.num_kept[group] for file in files)
+            tokenized_bytes = [file.tokenized_bytes[key] for file in files if file.tokenized_bytes]
             yield RecordedInput(
                 path=input_file.path,
                 size_bytes=input_file.size_bytes,
@@ -347,13 +347,13 @@ class Shards(Assembly):
                 compression=None if container == "plain" else container,
                 format=None if format == "jsonl" else format,
                 text_bytes=None if container == "plain" else sum(file.text_bytes for file in files),
-                lines=lines,
-                blank=blank,
-                records=lines - blank,
+                lines=num_lines,
+                blank=num_blank,
+                records=num_lines - num_blank,
                 kept=num_kept,
-                quarantined=bad,
-                filtered=lines - blank - bad - num_kept or None,
-                tokenized_bytes=sum(tokenized) if tokenized else None,
+                quarantined=num_bad,
+                filtered=num_lines - num_blank - num_bad - num_kept or None,
+                tokenized_bytes=sum(tokenized_bytes) if tokenized_bytes else None,
             )
 
 

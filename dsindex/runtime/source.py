@@ -73,13 +73,13 @@ class TextSource:
     @property
     def notes(self) -> tuple[str, ...]:
         """Warnings about inputs that may be a mistake: repeated, empty, or large and compressed."""
-        times = Counter(file.path for file in self.files)
-        packed = (file for file in self.files if file.form.container != "plain")
+        num_uses = Counter(file.path for file in self.files)
+        compressed_files = (file for file in self.files if file.form.container != "plain")
         paths_by_warning = {
-            "inputs that are given more than once": [f"{path} ({n:,} times)" for path, n in times.items() if n > 1],
+            "inputs that are given more than once": [f"{path} ({n:,} times)" for path, n in num_uses.items() if n > 1],
             "empty inputs": [file.path for file in self.files if not file.size_bytes],
             "large compressed inputs, each read by one worker; split them to save hours": [
-                file.path for file in packed if file.size_bytes > _LARGE_BYTES
+                file.path for file in compressed_files if file.size_bytes > _LARGE_BYTES
             ],
         }
         return tuple(
@@ -117,8 +117,8 @@ class TextSource:
     def tasks(self, dataset_begins: Sequence[int] = (0,)) -> list[ShardTask]:
         """Return all shards, in plan order; `dataset_begins` is the number of each dataset's first input."""
         config = self.config
-        chosen = choose_shard_size(0, smallest=self.smallest_shard, largest=config.largest_shard)
-        shard_bytes = config.shard_size or chosen
+        chosen_bytes = choose_shard_size(0, smallest=self.smallest_shard, largest=config.largest_shard)
+        shard_bytes = config.shard_size or chosen_bytes
         return plan_shards(self.inputs, shard_bytes=shard_bytes, dataset_begins=dataset_begins)
 
     def shard_options(self) -> dict[str, Any]:

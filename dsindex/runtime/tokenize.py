@@ -113,7 +113,7 @@ class Attempt(contextlib.ExitStack):
         self.folder = tempfile.gettempdir() if holds_writes(work_dir) else folder
         """The folder for temporary files."""
         self._files: dict[str, DigestingWriter] = {}
-        self.bad = np.zeros(len(task.parts), np.int64)
+        self.num_bad = np.zeros(len(task.parts), np.int64)
         """Number of bad records in each part."""
 
     def file(self, suffix: str) -> DigestingWriter:
@@ -147,7 +147,7 @@ class Attempt(contextlib.ExitStack):
             if part.form.container != "plain":
                 measure_compression(part.path, part.form.container)
             raise BadRecordError(part.path, record.offset, record.reason, part=place, is_row=part.form.is_table)
-        self.bad[record.part] += 1
+        self.num_bad[record.part] += 1
         entry = quarantine_entry(record.part, record.offset, record.line, record.reason, record.line_bytes)
         self.file("quarantine").write(encode_json(entry, newline=True))
 
@@ -160,13 +160,13 @@ class Attempt(contextlib.ExitStack):
                 tokenized, the bytes of text of each key.
         """
         columns = [reader.counts[name].tolist() for name in ("lines", "blank")]
-        columns += [self.bad.tolist(), reader.counts["text_bytes"].tolist(), reader.fingerprints]
+        columns += [self.num_bad.tolist(), reader.counts["text_bytes"].tolist(), reader.fingerprints]
         columns += [list(zip(*(counts.tolist() for counts in group), strict=True)) for group in count_groups]
         return tuple(map(FileCounts, *columns))
 
     def quarantine(self) -> ShardFile | None:
         """Return the file of bad records, if there are any."""
-        return self.shard_file("quarantine") if self.bad.any() else None
+        return self.shard_file("quarantine") if self.num_bad.any() else None
 
 
 class GroupWriter:
@@ -222,7 +222,7 @@ class GroupWriter:
             rows["input"], rows["offset"], rows["line"] = inputs, offsets, lines
             self._attempt.file(self._provenance).write(rows.view(np.uint8).data)
 
-    def results(self) -> list[KeyResult]:
+    def write_indices(self) -> list[KeyResult]:
         """Write the indices and return the receipts of the keys.
 
         Raises:
@@ -265,7 +265,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         groups = [_SampleWriter(attempt, str(number), settings) for number in range(len(settings.samples))]
         for chunk in reader.records(settings.selection, max_record_bytes=settings.max_record_bytes):
             block, batches = encode_block(sample_records(chunk, settings.samples), settings.tokenizer, settings.engine)
-            for record in block.bad:
+            for record in block.bad_records:
                 attempt.quarantine_record(record)
             if len(groups) == 1:
                 groups[0].add_block(block, batches)
@@ -279,7 +279,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
             count_groups += [[sizes for group in groups for sizes in group.text_bytes]]
         return ShardResult(
             files=attempt.count_files(reader, *count_groups),
-            keys=tuple(part for group in groups for part in group.results()),
+            keys=tuple(part for group in groups for part in group.write_indices()),
             quarantine=attempt.quarantine(),
         )
 
@@ -295,9 +295,9 @@ class _SampleWriter(GroupWriter):
         self._lay_out = partial(
             lay_out_documents, dtype=dtype, eod_id=settings.eod_id, layout=settings.layout, vocabulary_size=size
         )
-        self.num_kept = np.zeros(len(attempt.bad), np.int64)
+        self.num_kept = np.zeros(len(attempt.num_bad), np.int64)
         """Number of records kept in each part."""
-        self.text_bytes = np.zeros((len(settings.keys), len(attempt.bad)), np.int64)
+        self.text_bytes = np.zeros((len(settings.keys), len(attempt.num_bad)), np.int64)
         """Bytes of text of each key in each part."""
 
     def add_block(self, block: RecordBlock, batches: Mapping[str, TokenBatch]) -> None:

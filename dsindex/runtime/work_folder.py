@@ -80,13 +80,13 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
         own_names.append(MARKER_FILE)
     if (
         not is_marked(path)
-        and (foreign := [name for name in _list_files(path) if not name.startswith(tuple(own_names))])
+        and (foreign_names := [name for name in _list_files(path) if not name.startswith(tuple(own_names))])
         and next(open_log(path).read(), None) is None
     ):
         hint = "choose another --work-dir, or remove it if an earlier version of dsindex made it"
-        raise PlanError(f"{path}: not a work folder of this version of dsindex; it has {foreign[0]!r}", hint=hint)
+        raise PlanError(f"{path}: not a work folder of this version of dsindex; it has {foreign_names[0]!r}", hint=hint)
     try:
-        with hold_lock(join_path(path, LOCK_FILE), what=f"the work folder {path}") as lock:
+        with hold_lock(join_path(path, LOCK_FILE), resource=f"the work folder {path}") as lock:
             if not is_marked(path):
                 write_marker(path)
             try:
@@ -116,10 +116,10 @@ def remove_work(path: str) -> None:
     _remove(path, _WORK)
 
 
-def remove_unused(path: str, used: Iterable[str]) -> None:
+def remove_unused(path: str, used_names: Iterable[str]) -> None:
     """Remove temporary files, and shards' files except the used ones, which are named relative to the work folder."""
-    removable = {name for name in _list_files(path) if name.startswith(f"{SHARDS_FOLDER}/") or name.endswith(".tmp")}
-    store_of(path).delete(join_path(path, name) for name in removable.difference(used))
+    names = {name for name in _list_files(path) if name.startswith(f"{SHARDS_FOLDER}/") or name.endswith(".tmp")}
+    store_of(path).delete(join_path(path, name) for name in names.difference(used_names))
 
 
 def remove_work_folder(path: str) -> None:

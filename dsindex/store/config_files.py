@@ -67,19 +67,19 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
             f"{source}: too many values for a configuration", hint="name inputs by a pattern or a list file"
         )
     try:
-        loaded = yaml.load(content, _Loader)
+        options = yaml.load(content, _Loader)
     # PyYAML's constructors raise many types: `!!int ""`, `!!timestamp 2024-13-01`, 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f", line {mark.line + 1}"
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise InputError(f"{source}{where}: not valid YAML: {reason}") from error
-    if not isinstance(loaded, dict):
-        raise InputError(f"{source}: {show_value(loaded)} is not a mapping of options to values")
-    return loaded
+    if not isinstance(options, dict):
+        raise InputError(f"{source}: {show_value(options)} is not a mapping of options to values")
+    return options
 
 
-def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
+def normalize_option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
     """Replace dashes in option names by underscores, since a file may write options like flags.
 
     Raises:
@@ -105,11 +105,11 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set[tuple[str, str]]()
+        names = set[tuple[str, str]]()
         for key, _ in node.value:
             name = (key.tag, str(key.value))
-            if name in seen:
+            if name in names:
                 problem = f"the key {key.value} is repeated"
                 raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
-            seen.add(name)
+            names.add(name)
         return super().construct_mapping(node, deep)

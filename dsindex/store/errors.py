@@ -99,11 +99,11 @@ def describe_refusal(url: str, error: Exception, *, writes: bool = False) -> Dsi
     code = match[1] if (match := _CODE.search(str(error))) else ""
     status = str(getattr(getattr(error, "response", None), "status_code", ""))
     kinds = (code, *(kind.__name__ for kind in type(error).__mro__), status)
-    known = [name for name in kinds if name in _MEANINGS]
-    meaning = _MEANINGS[known[0]] if known else _BUSY
+    known_names = [name for name in kinds if name in _MEANINGS]
+    meaning = _MEANINGS[known_names[0]] if known_names else _BUSY
     reason, _, hint = meaning.partition("; ")
     kind: type[DsindexError] = OutputError if writes else MissingObjectError if meaning == _ABSENT else StoreError
-    how = "written" if writes else "read"
-    failure = kind(f"{url}: cannot be {how} ({code}{': ' if code else ''}{reason})", hint=hint or None)
-    failure.transient = not known
+    verb = "written" if writes else "read"
+    failure = kind(f"{url}: cannot be {verb} ({code}{': ' if code else ''}{reason})", hint=hint or None)
+    failure.transient = not known_names
     return failure

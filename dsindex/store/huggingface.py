@@ -53,8 +53,8 @@ def pin(url: str) -> str:
     """
     if not url.startswith("hf://"):
         return url
-    _, revision, name = _parts(url)
-    return url if revision is not None and _COMMIT.fullmatch(revision) else _address(url, _info(url).sha, name)
+    _, revision, name = _split(url)
+    return url if revision is not None and _COMMIT.fullmatch(revision) else _address(url, _fetch_info(url).sha, name)
 
 
 def head(url: str) -> InputStatus:
@@ -63,16 +63,16 @@ def head(url: str) -> InputStatus:
     Raises:
         MissingObjectError: If it is not a file in the dataset.
     """
-    dataset, revision, name = _parts(pin(url))
-    found = _ask(url, lambda: _api().get_paths_info(dataset, name, revision=revision, repo_type="dataset"))
-    if not found or getattr(found[0], "size", None) is None or names_folder(url) or has_magic(url):
+    dataset, revision, name = _split(pin(url))
+    entries = _ask(url, lambda: _api().get_paths_info(dataset, name, revision=revision, repo_type="dataset"))
+    if not entries or getattr(entries[0], "size", None) is None or names_folder(url) or has_magic(url):
         raise MissingObjectError(f"{url}: there is no such file in this commit of the dataset", hint="check the path")
-    return _status(url, str(revision), found[0])
+    return _status(url, str(revision), entries[0])
 
 
 def list_files(url: str, *, recursive: bool) -> list[InputStatus]:
     """Return the files of a folder at a commit: those directly in it, or all below it if recursive."""
-    dataset, revision, name = _parts(pin(url))
+    dataset, revision, name = _split(pin(url))
     folder = name.strip("/") or None
 
     def request() -> list[Any]:
@@ -84,20 +84,20 @@ def list_files(url: str, *, recursive: bool) -> list[InputStatus]:
 
 def web_address(url: str) -> tuple[str, str]:
     """Return the web address of a dataset's commit, and the path of the file below it."""
-    dataset, revision, name = _parts(pin(url))
+    dataset, revision, name = _split(pin(url))
     return f"{endpoint()}/datasets/{dataset}/resolve/{quote(str(revision), safe='')}", name
 
 
 def read_configurations(folder: str) -> Sequence[object]:
     """Return the configurations in the README.md of a dataset; none for its subfolders and for other paths."""
-    if not folder.startswith("hf://") or _parts(folder)[2]:
+    if not folder.startswith("hf://") or _split(folder)[2]:
         return ()
-    card = _info(folder).card_data
-    found = card.get("configs") if card is not None else None
-    return found if isinstance(found, list) else ()
+    card = _fetch_info(folder).card_data
+    configurations = card.get("configs") if card is not None else None
+    return configurations if isinstance(configurations, list) else ()
 
 
-def _parts(url: str) -> tuple[str, str | None, str]:
+def _split(url: str) -> tuple[str, str | None, str]:
     """Split an address into dataset, revision and path."""
     match = HUB_ADDRESS.fullmatch(url)
     if match is None:
@@ -106,7 +106,7 @@ def _parts(url: str) -> tuple[str, str | None, str]:
 
 
 def _address(url: str, revision: str, name: str) -> str:
-    return f"hf://datasets/{_parts(url)[0]}@{quote(revision, safe='')}/{name}"
+    return f"hf://datasets/{_split(url)[0]}@{quote(revision, safe='')}/{name}"
 
 
 def _status(url: str, commit: str, entry: Any) -> InputStatus:  # noqa: ANN401 - the Hub's file
@@ -120,8 +120,8 @@ def _api() -> Any:  # noqa: ANN401 - HfApi
     return HfApi(endpoint=endpoint(), library_name="dsindex")
 
 
-def _info(url: str) -> Any:  # noqa: ANN401 - DatasetInfo
-    dataset, revision, _ = _parts(url)
+def _fetch_info(url: str) -> Any:  # noqa: ANN401 - DatasetInfo
+    dataset, revision, _ = _split(url)
     info = _commits.get((dataset, revision))
     if info is None:
         info = _ask(url, lambda: _api().dataset_info(dataset, revision=revision))
@@ -136,10 +136,10 @@ def _ask(url: str, request: Callable[[], Answer]) -> Answer:
         StoreError: If the request fails. Messages of huggingface_hub may contain signed addresses, so none is shown.
     """
 
-    def answer() -> Answer:
+    def attempt() -> Answer:
         try:
             return request()
         except Exception as error:  # noqa: BLE001 - the library raises many types
             raise describe_refusal(url, error) from None
 
-    return retry(answer, _PAUSES)
+    return retry(attempt, _PAUSES)

@@ -49,7 +49,7 @@ class Log:
         self._place = place
         self._changed = threading.Condition()
         self._appended = self._synced = 0
-        self._asked = self._closing = False
+        self._sync_requested = self._closing = False
         self._unused: list[str] = []
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -97,7 +97,7 @@ class Log:
         """Wait until all appended lines are synced; raises like `append`."""
         with self._changed:
             goal = self._appended
-            self._asked = True
+            self._sync_requested = True
             self._changed.notify_all()
             while self._synced < goal and self._error is None:
                 self._changed.wait()
@@ -122,9 +122,9 @@ class Log:
     def _keep_syncing(self) -> None:
         while not (self._closing and self._synced == self._appended):
             with self._changed:
-                if not (self._asked or self._closing):
+                if not (self._sync_requested or self._closing):
                     self._changed.wait(self._place.sync_seconds)
-                goal, unused, self._unused, self._asked = self._appended, self._unused, [], False
+                goal, unused, self._unused, self._sync_requested = self._appended, self._unused, [], False
             if goal == self._synced:
                 continue
             try:
@@ -188,7 +188,7 @@ class _Segments:
 
     def lines(self) -> Iterator[bytes]:
         store = store_of(self._path)
-        segments = sorted(filter(_segment_number, (each.path for each in store.list(self._path))), key=_segment_number)
+        segments = sorted(filter(_segment_number, (file.path for file in store.list(self._path))), key=_segment_number)
         for path in segments:
             content, _ = store.read(path) or (b"", "")
             yield from content.splitlines(keepends=True)

@@ -57,7 +57,7 @@ def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
     """
     decoded = parse_json(text)
     try:
-        return _located(decoded) if _MAYBE_SECRET.search(text) else decoded
+        return _hide_secrets(decoded) if _MAYBE_SECRET.search(text) else decoded
     except RecursionError as error:
         raise ValueError("brackets are nested too deeply") from error
 
@@ -76,14 +76,14 @@ def parse_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
         raise ValueError("brackets are nested too deeply") from error
 
 
-def _located(value: Any) -> Any:  # noqa: ANN401 - JSON holds anything
+def _hide_secrets(value: Any) -> Any:  # noqa: ANN401 - JSON holds anything
     if isinstance(value, str):
         return Location(value) if "://" in value else value
     if isinstance(value, list):
-        return [_located(item) for item in value]
+        return [_hide_secrets(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {key: item if key in _OPTIONS else _located(item) for key, item in value.items()}
+    return {key: item if key in _OPTIONS else _hide_secrets(item) for key, item in value.items()}
 
 
 def _as_plain(value: object) -> Any:  # noqa: ANN401 - what `json` can write

@@ -51,40 +51,41 @@ def _matching_files(pattern: str) -> Sequence[Listed]:
     parts = pattern.lstrip("/").split("/")
     # `**/**` matches the same paths as `**`, but visits folders many times. A path that matches in several ways is
     # yielded several times, hence the set.
-    wanted = [part for part, before in zip(parts, ["", *parts], strict=False) if (part, before) != ("**", "**")]
-    matches = sorted(set(_matching_paths("/" if pattern.startswith("/") else "", wanted)))
+    pattern_parts = [part for part, before in zip(parts, ["", *parts], strict=False) if (part, before) != ("**", "**")]
+    matches = sorted(set(_matching_paths("/" if pattern.startswith("/") else "", pattern_parts)))
     # With `**`, drop the folders: the files in them match as well.
-    return [(path, None) for path in matches if "**" not in wanted or not os.path.isdir(path)]
+    return [(path, None) for path in matches if "**" not in pattern_parts or not os.path.isdir(path)]
 
 
 def _matching_objects(pattern: str) -> Sequence[Listed]:
-    wanted = pattern.split("/")
-    num_fixed = next(number for number, part in enumerate(wanted) if MAGIC.search(part))
-    folder = "".join(f"{part}/" for part in wanted[:num_fixed])
-    is_deep = num_fixed < len(wanted) - 1 or wanted[num_fixed] == "**"
-    listed = store_of(folder).list(folder, recursive=is_deep)
-    return [(each.path, each) for each in listed if is_match(each.path.split("/"), wanted)]
+    pattern_parts = pattern.split("/")
+    num_fixed = next(number for number, part in enumerate(pattern_parts) if MAGIC.search(part))
+    folder = "".join(f"{part}/" for part in pattern_parts[:num_fixed])
+    is_deep = num_fixed < len(pattern_parts) - 1 or pattern_parts[num_fixed] == "**"
+    statuses = store_of(folder).list(folder, recursive=is_deep)
+    return [(status.path, status) for status in statuses if is_match(status.path.split("/"), pattern_parts)]
 
 
-def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+def is_match(parts: Sequence[str], pattern_parts: Sequence[str]) -> bool:
     """Whether a key matches a pattern, both split at slashes.
 
     >>> is_match(["a", "b", "c.jsonl"], ["a", "**", "*.jsonl"]), is_match(["a", ".b.jsonl"], ["a", "*.jsonl"])
     (True, False)
     """
-    wanted = [*wanted, "*"] if wanted[-1:] == ["**"] else wanted  # a key is not a folder: a last `**` matches any name
-    reached = [True, *(not set(wanted[:place]) - {"**"} for place in range(1, len(wanted) + 1))]
+    # A key is not a folder, so a last `**` matches any name.
+    pattern_parts = [*pattern_parts, "*"] if pattern_parts[-1:] == ["**"] else pattern_parts
+    is_reached = [True, *(not set(pattern_parts[:place]) - {"**"} for place in range(1, len(pattern_parts) + 1))]
     """For each n, whether the parts so far match the first n parts of the pattern; backtracking could take forever."""
     for part in parts:
-        is_hidden, before, reached = part.startswith("."), reached, [False]
-        for place, pattern in enumerate(wanted):
+        is_hidden, was_reached, is_reached = part.startswith("."), is_reached, [False]
+        for place, pattern in enumerate(pattern_parts):
             if pattern == "**":  # matches this part and perhaps the next ones, or no part
-                reached[place] |= before[place] and not is_hidden
-                reached.append(reached[place])
+                is_reached[place] |= was_reached[place] and not is_hidden
+                is_reached.append(is_reached[place])
             else:
                 is_seen = not is_hidden or pattern.startswith(".")
-                reached.append(before[place] and is_seen and fnmatchcase(part, pattern))
-    return reached[-1]
+                is_reached.append(was_reached[place] and is_seen and fnmatchcase(part, pattern))
+    return is_reached[-1]
 
 
 def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
@@ -93,10 +94,10 @@ def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
     Raises:
         InputError: If a folder cannot be read, or a bucket cannot be listed.
     """
-    top = f"{folder.rstrip('/')}/"
+    root = f"{folder.rstrip('/')}/"
     # Web consoles mark a folder by an empty object.
-    listed = [each for each in _files_in(top) if each[1] is None or each[1].size_bytes]
-    return {tuple(path.removeprefix(top).split("/")): (path, status) for path, status in listed}
+    files = [file for file in _files_in(root) if file[1] is None or file[1].size_bytes]
+    return {tuple(path.removeprefix(root).split("/")): (path, status) for path, status in files}
 
 
 def find_with_beginning(beginning: str) -> list[str]:
@@ -106,53 +107,53 @@ def find_with_beginning(beginning: str) -> list[str]:
         InputError: If the folder cannot be read, or a bucket cannot be listed.
     """
     folder = posixpath.dirname(beginning)
-    found = (join_path(folder, posixpath.basename(path)) for path, _ in _files_in(folder, recursive=False))
-    return sorted(path for path in found if path.startswith(beginning))
+    paths = (join_path(folder, posixpath.basename(path)) for path, _ in _files_in(folder, recursive=False))
+    return sorted(path for path in paths if path.startswith(beginning))
 
 
 def _files_in(folder: str, *, recursive: bool = True) -> Sequence[Listed]:
     if is_url(folder):
-        return [(each.path, each) for each in store_of(folder).list(folder, recursive=recursive)]
+        return [(status.path, status) for status in store_of(folder).list(folder, recursive=recursive)]
     return [(path, None) for path in walk(folder or ".", recursive=recursive)]
 
 
-def _matching_paths(folder: str, wanted: Sequence[str], around: Sequence[tuple[int, int]] = ()) -> Iterator[str]:
+def _matching_paths(folder: str, pattern: Sequence[str], parents: Sequence[tuple[int, int]] = ()) -> Iterator[str]:
     """Yield the paths below a folder that match a pattern, like glob.glob.
 
     glob treats a folder as empty if its disk fails; this raises an error. A folder without permission matches nothing.
 
     Args:
         folder: The folder; empty for the current one.
-        wanted: The pattern, split at slashes.
-        around: Device and inode of each parent folder that the current `**` has matched.
+        pattern: The pattern, split at slashes.
+        parents: Device and inode of each parent folder that the current `**` has matched.
 
     Raises:
         InputError: If the disk fails, or `**` would follow a link to a parent folder.
     """
-    part, *rest = wanted
+    part, *later_parts = pattern
     if not MAGIC.search(part):
         path = os.path.join(folder, part)
-        if rest:
-            yield from _matching_paths(path, rest, around)
-        elif _unless_refused(lambda: os.lstat(path), path, None):
+        if later_parts:
+            yield from _matching_paths(path, later_parts, parents)
+        elif _try_access(lambda: os.lstat(path), path, None):
             yield path
         return
-    entries: Sequence[os.DirEntry[str]] = _unless_refused(lambda: _scan(folder or "."), folder, [])
+    entries: Sequence[os.DirEntry[str]] = _try_access(lambda: _scan(folder or "."), folder, [])
     if part == "**" and entries:
         status = os.stat(folder or ".")
-        if (status.st_dev, status.st_ino) in around:
+        if (status.st_dev, status.st_ino) in parents:
             hint = "remove the link, or name the folder without `**`: links to folders are left out"
             raise InputError(f"{folder}: a link to a folder around it, which `**` would follow for ever", hint=hint)
-        around = (*around, (status.st_dev, status.st_ino))
-        yield from _matching_paths(folder, rest or ["*"])
+        parents = (*parents, (status.st_dev, status.st_ino))
+        yield from _matching_paths(folder, later_parts or ["*"])
     for entry in entries:
         path, is_hidden = os.path.join(folder, entry.name), entry.name.startswith(".")
         if is_hidden and not part.startswith("."):
             continue
-        if part != "**" and not rest:
+        if part != "**" and not later_parts:
             yield from [path] if fnmatchcase(entry.name, part) else []
-        elif (part == "**" or fnmatchcase(entry.name, part)) and _unless_refused(entry.is_dir, path, False):
-            yield from _matching_paths(path, wanted if part == "**" else rest, around)
+        elif (part == "**" or fnmatchcase(entry.name, part)) and _try_access(entry.is_dir, path, False):
+            yield from _matching_paths(path, pattern if part == "**" else later_parts, parents)
 
 
 def _scan(folder: str) -> Sequence[os.DirEntry[str]]:
@@ -160,8 +161,8 @@ def _scan(folder: str) -> Sequence[os.DirEntry[str]]:
         return list(entries)
 
 
-def _unless_refused(ask: Callable[[], Answer], path: str, otherwise: Answer) -> Answer:
-    """Call `ask`; return `otherwise` if the path is missing, not permitted, or a link to itself.
+def _try_access(ask: Callable[[], Answer], path: str, default: Answer) -> Answer:
+    """Call `ask`; return `default` if the path is missing, not permitted, or a link to itself.
 
     Raises:
         InputError: If the disk fails.
@@ -171,4 +172,4 @@ def _unless_refused(ask: Callable[[], Answer], path: str, otherwise: Answer) -> 
     except OSError as error:
         if error.errno in PASSING_ERRORS:
             raise read_error(path, error) from error
-        return otherwise
+        return default

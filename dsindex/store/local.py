@@ -72,9 +72,9 @@ class InputStatus:
     """Modification time, in ns since 1970; 0 if it is not known."""
 
 
-def sort_by_path(listed: Iterable[InputStatus]) -> list[InputStatus]:
+def sort_by_path(statuses: Iterable[InputStatus]) -> list[InputStatus]:
     """Sort a listing by the bytes of the paths."""
-    return sorted(listed, key=lambda each: os.fsencode(each.path))
+    return sorted(statuses, key=lambda status: os.fsencode(status.path))
 
 
 class Readable(io.RawIOBase):
@@ -92,10 +92,10 @@ class Readable(io.RawIOBase):
     def read_at(self, num_bytes: int, offset: int) -> bytes:
         """Return `num_bytes` from an offset; fewer only at the end."""
         content = bytearray(max(0, min(num_bytes, self.size_bytes - offset)))
-        done = 0
-        while done < len(content) and (count := self.read_into(memoryview(content)[done:], offset + done)):
-            done += count
-        return bytes(content[:done])
+        num_read = 0
+        while num_read < len(content) and (count := self.read_into(memoryview(content)[num_read:], offset + num_read)):
+            num_read += count
+        return bytes(content[:num_read])
 
     def fill(self, buffer: memoryview, offset: int) -> None:
         """Fill a buffer from an offset.
@@ -107,8 +107,8 @@ class Readable(io.RawIOBase):
             while len(buffer):
                 count = self.read_into(buffer, offset)
                 if not count:
-                    what = f"changed while it was copied: it ends at byte {offset}, {len(buffer)} bytes too early"
-                    raise InputError(f"{self.path}: {what}", hint="rerun the command")
+                    problem = f"changed while it was copied: it ends at byte {offset}, {len(buffer)} bytes too early"
+                    raise InputError(f"{self.path}: {problem}", hint="rerun the command")
                 buffer, offset = buffer[count:], offset + count
 
     def expect_forwards(self, begin: int, end: int) -> None:
@@ -138,8 +138,8 @@ class Readable(io.RawIOBase):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes; a `size` beyond the end of the file takes no extra memory."""
-        left = max(0, self.size_bytes - self._position)
-        content = self.read_at(left if size is None or size < 0 else min(size, left), self._position)
+        remaining = max(0, self.size_bytes - self._position)
+        content = self.read_at(remaining if size is None or size < 0 else min(size, remaining), self._position)
         self._position += len(content)
         return content
 
@@ -209,10 +209,10 @@ class LocalFile(Readable):
             return os.preadv(self._descriptor, [view], offset)
         except OSError as error:
             if error.errno == errno.ESTALE:  # the NFS server no longer knows the descriptor, so open the file again
-                fresh = LocalFile(self.path)
-                if (fresh.size_bytes, fresh.version) == (self.size_bytes, self.version):
-                    os.dup2(fresh._descriptor, self._descriptor, inheritable=False)
-                fresh.close()
+                reopened = LocalFile(self.path)
+                if (reopened.size_bytes, reopened.version) == (self.size_bytes, self.version):
+                    os.dup2(reopened._descriptor, self._descriptor, inheritable=False)
+                reopened.close()
             raise
 
     def fileno(self) -> int:
@@ -299,10 +299,10 @@ class BlockDigester:
         """Add the next bytes of the stream."""
         view = _as_bytes(data)
         while len(view):
-            taken = view[: self._room]
-            self._hash.update(taken)
-            self._room -= len(taken)
-            view = view[len(taken) :]
+            chunk = view[: self._room]
+            self._hash.update(chunk)
+            self._room -= len(chunk)
+            view = view[len(chunk) :]
             if self._room == 0:
                 self._finished.append(self._hash.digest())
                 self._hash.reset()
@@ -355,7 +355,7 @@ class DigestingWriter(io.RawIOBase):
         self.digester = BlockDigester()
         """Digests all bytes; may be replaced before the first write."""
         self.size_bytes = 0
-        self._at_work_bytes = 0
+        self._writeback_bytes = 0
         """Number of bytes whose writeback was started."""
 
     def write(self, data: Bytes) -> int:  # type: ignore[override]  # its stub takes any buffer
@@ -366,9 +366,9 @@ class DigestingWriter(io.RawIOBase):
                 self._append(view[begin : begin + WRITE_BYTES])
         self.digester.update(view)
         self.size_bytes += len(view)
-        if self._descriptor is not None and self.size_bytes - self._at_work_bytes >= WRITEBACK_BYTES:
-            start_writeback(self._descriptor, self._at_work_bytes, self.size_bytes - self._at_work_bytes)
-            self._at_work_bytes = self.size_bytes
+        if self._descriptor is not None and self.size_bytes - self._writeback_bytes >= WRITEBACK_BYTES:
+            start_writeback(self._descriptor, self._writeback_bytes, self.size_bytes - self._writeback_bytes)
+            self._writeback_bytes = self.size_bytes
         return len(view)
 
     def tell(self) -> int:
@@ -528,7 +528,7 @@ class LocalStore:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return _status(path, status)
 
-    def open(self, path: str, known: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - for objects
+    def open(self, path: str, status: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - for objects
         """Open a file; raise OSError if it cannot be opened or is not a file."""
         return LocalFile(path)
 
@@ -553,32 +553,32 @@ class LocalStore:
         Raises:
             InputError: If a folder cannot be read.
         """
-        found = []
+        statuses = []
         for path in walk(folder, recursive=recursive):
             with reading(path), contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                found.append(_status(path, retry(functools.partial(os.lstat, path))))
-        return sort_by_path(found)
+                statuses.append(_status(path, retry(functools.partial(os.lstat, path))))
+        return sort_by_path(statuses)
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:
         """Remove files, many of them in threads, since each waits for the disk; return those that cannot be removed."""
 
-        def remove(some: Sequence[str]) -> list[str]:
-            left = []
-            for path in some:
+        def remove(batch: Sequence[str]) -> list[str]:
+            failed_paths = []
+            for path in batch:
                 try:
                     retry(functools.partial(os.unlink, path))
                 except FileNotFoundError:
                     continue
                 except OSError:
-                    left.append(path)
-            return left
+                    failed_paths.append(path)
+            return failed_paths
 
-        wanted = list(paths)
-        if len(wanted) < _MANY_FILES:
-            return remove(wanted)
+        path_list = list(paths)
+        if len(path_list) < _MANY_FILES:
+            return remove(path_list)
         with ThreadPoolExecutor(_REMOVING_THREADS, thread_name_prefix="dsindex-remove") as pool:
-            parts = (wanted[first::_REMOVING_THREADS] for first in range(_REMOVING_THREADS))
-            return [path for left in pool.map(remove, parts) for path in left]
+            batches = (path_list[first::_REMOVING_THREADS] for first in range(_REMOVING_THREADS))
+            return [path for failed_paths in pool.map(remove, batches) for path in failed_paths]
 
     def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - for objects
         """Open a file for writing; it appears complete and synced, or not at all."""
@@ -604,8 +604,8 @@ def walk(folder: str, *, recursive: bool = True) -> Iterator[str]:
         InputError: If a folder cannot be read; os.walk and glob would treat it as empty.
     """
     entries: list[os.DirEntry[str]] = []
-    with reading(folder), contextlib.suppress(*ABSENT), retry(lambda: os.scandir(folder)) as scanned:
-        entries = list(scanned)
+    with reading(folder), contextlib.suppress(*ABSENT), retry(lambda: os.scandir(folder)) as scan:
+        entries = list(scan)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             yield from walk(entry.path) if recursive else ()

@@ -34,8 +34,8 @@ RENEWAL_SECONDS = 15.0
 class Lock(ABC):
     """A lock that this driver took, and may have lost."""
 
-    def __init__(self, path: str, what: str) -> None:
-        self.path, self._what = path, what
+    def __init__(self, path: str, resource: str) -> None:
+        self.path, self._resource = path, resource
 
     @abstractmethod
     def is_held(self) -> bool:
@@ -52,30 +52,30 @@ class Lock(ABC):
             PlanError: If it was lost.
         """
         if not self.is_held():
-            what = f"was removed or not renewed for {LEASE_SECONDS:g} s, and another driver may have begun"
-            raise PlanError(f"{self.path}: the lock of {self._what} {what}", hint="run the same command again")
+            reason = f"was removed or not renewed for {LEASE_SECONDS:g} s, and another driver may have begun"
+            raise PlanError(f"{self.path}: the lock of {self._resource} {reason}", hint="run the same command again")
 
-    def _describe_owner(self, content: bytes, remedy: str = "") -> PlanError:
-        owner = _owner(content)
+    def _make_refusal(self, content: bytes, remedy: str = "") -> PlanError:
+        owner = _parse_owner(content)
         driver = f"another driver (process {owner['pid']} on {owner['host']})" if owner else "another driver"
         hint = f"wait until it has ended, or stop it and rerun the command{remedy}"
-        return PlanError(f"{self.path}: {driver} works on {self._what}", hint=hint)
+        return PlanError(f"{self.path}: {driver} works on {self._resource}", hint=hint)
 
 
 @contextlib.contextmanager
-def hold_lock(path: str, *, what: str, waits: bool = False) -> Iterator[Lock]:
+def hold_lock(path: str, *, resource: str, waits: bool = False) -> Iterator[Lock]:
     """Hold a lock while the block runs.
 
     Args:
         path: The lock's file, whose folder is created if absent, or its object.
-        what: What the lock protects, for messages.
+        resource: What the lock protects, for messages.
         waits: Wait until another driver releases the lock; for locks on a disk only.
 
     Raises:
         PlanError: If another driver holds the lock; the message names its host and process.
         OutputError: If the lock cannot be written.
     """
-    lock = _Lease(path, what) if is_url(path) else _FileLock(path, what, waits=waits)
+    lock = _Lease(path, resource) if is_url(path) else _FileLock(path, resource, waits=waits)
     try:
         yield lock
     finally:
@@ -91,12 +91,12 @@ def owner_is_gone(path: str) -> bool:
     return False
 
 
-def _self() -> bytes:
-    owner = {"host": socket.gethostname(), "space": _space(), "pid": os.getpid(), "token": uuid.uuid4().hex}
+def _describe_driver() -> bytes:
+    owner = {"host": socket.gethostname(), "space": _pid_namespace(), "pid": os.getpid(), "token": uuid.uuid4().hex}
     return json.dumps(owner).encode()
 
 
-def _owner(content: bytes) -> dict[str, Any]:
+def _parse_owner(content: bytes) -> dict[str, Any]:
     """Return the owner that a lock names; empty for a truncated lock, as after a power cut."""
     with contextlib.suppress(ValueError):
         owner = json.loads(content)
@@ -104,7 +104,7 @@ def _owner(content: bytes) -> dict[str, Any]:
     return {}
 
 
-def _space() -> str:
+def _pid_namespace() -> str:
     """Return the PID namespace: containers with the same host name may have equal process ids."""
     with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
@@ -114,8 +114,8 @@ def _space() -> str:
 class _FileLock(Lock):
     """A lock on a disk: a file with an flock."""
 
-    def __init__(self, path: str, what: str, *, waits: bool = False) -> None:
-        super().__init__(path, what)
+    def __init__(self, path: str, resource: str, *, waits: bool = False) -> None:
+        super().__init__(path, resource)
         make_folder(os.path.dirname(path) or ".")
         take = functools.partial(self._take, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
         with writing(self.path):
@@ -144,7 +144,7 @@ class _FileLock(Lock):
             try:
                 fcntl.flock(self._descriptor, operation)
             except BlockingIOError:
-                raise self._describe_owner(content) from None
+                raise self._make_refusal(content) from None
             except OSError:  # a file system without flock
                 pass
             # A power cut may have truncated our own lock, or left zeros in it; any other file must not be overwritten.
@@ -157,7 +157,7 @@ class _FileLock(Lock):
                 return False
             undo.callback(os.unlink, self.path)
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, _self(), 0)
+            os.pwrite(self._descriptor, _describe_driver(), 0)
             undo.pop_all()
             return True
 
@@ -165,24 +165,24 @@ class _FileLock(Lock):
 class _Lease(Lock):
     """A lock in a bucket: an object that a thread renews."""
 
-    def __init__(self, path: str, what: str) -> None:
+    def __init__(self, path: str, resource: str) -> None:
         from dsindex.store.objects import OBJECTS  # obstore is slow to import
 
-        super().__init__(path, what)
+        super().__init__(path, resource)
         self._store, self._stop = OBJECTS, threading.Event()
-        self._content, self._version, self._renewed = b"", "", -math.inf
+        self._content, self._version, self._renewal_time = b"", "", -math.inf
         self._take()
         self._renewer = threading.Thread(target=self._renew, daemon=True, name="dsindex-lease")
         self._renewer.start()
 
     def is_held(self) -> bool:
-        return time.monotonic() - self._renewed < LEASE_SECONDS
+        return time.monotonic() - self._renewal_time < LEASE_SECONDS
 
     def release(self) -> None:
         self._stop.set()
         self._renewer.join()
-        found = self._store.read(self.path)
-        if found is not None and found[0] == self._content:
+        content_and_version = self._store.read(self.path)
+        if content_and_version is not None and content_and_version[0] == self._content:
             self._store.delete([self.path])
 
     def _take(self) -> None:
@@ -190,24 +190,24 @@ class _Lease(Lock):
         if self._write(None):
             return
         content, version = self._store.read(self.path) or (b"", "")
-        owner, left = _owner(content), 0.0
-        is_of_here = owner and (owner["host"], owner["space"]) == (socket.gethostname(), _space())
-        if not is_of_here or os.path.exists(f"/proc/{owner['pid']}"):
+        owner, remaining_seconds = _parse_owner(content), 0.0
+        is_local = owner and (owner["host"], owner["space"]) == (socket.gethostname(), _pid_namespace())
+        if not is_local or os.path.exists(f"/proc/{owner['pid']}"):
             with contextlib.suppress(MissingObjectError):  # its age follows from the store's modification time
-                left = LEASE_SECONDS - time.time() + self._store.head(self.path).modified_ns / 1e9
-        if left > 0 or not self._write(version):
-            raise self._describe_owner(content, f"; if it no longer runs, its lock lapses in {left:.0f} s")
+                remaining_seconds = LEASE_SECONDS - time.time() + self._store.head(self.path).modified_ns / 1e9
+        if remaining_seconds > 0 or not self._write(version):
+            raise self._make_refusal(content, f"; if it no longer runs, its lock lapses in {remaining_seconds:.0f} s")
 
     def _write(self, version: str | None) -> bool:
         """Create the lease, or replace it if it still has a version; return False if another driver was faster."""
-        content, now = _self(), time.monotonic()
-        if put := self._store.put_if(self.path, content, version):
-            self._content, self._version, self._renewed = content, put, now
-        return put is not None
+        content, now = _describe_driver(), time.monotonic()
+        if new_version := self._store.put_if(self.path, content, version):
+            self._content, self._version, self._renewal_time = content, new_version, now
+        return new_version is not None
 
     def _renew(self) -> None:
         while not self._stop.wait(RENEWAL_SECONDS):
             with contextlib.suppress(OSError, DsindexError):
                 if not self._write(self._version):
-                    self._renewed = -math.inf
+                    self._renewal_time = -math.inf
                     return

@@ -60,8 +60,8 @@ def _control_groups(controller: str) -> Iterator[Path]:
             if controllers and controller not in controllers.split(","):
                 continue
             root = GROUPS / controller if controllers else GROUPS
-            inner = root / path.strip("/")
-            yield from (inner, *(above for above in inner.parents if above.is_relative_to(root)))
+            group = root / path.strip("/")
+            yield from (group, *(parent for parent in group.parents if parent.is_relative_to(root)))
 
 
 def _read(path: Path) -> str:

@@ -47,7 +47,7 @@ _process: int | None = None
 """Id of the process that made the first request."""
 
 
-def _start(request: Callable[..., Answer], *arguments: Any) -> Future[Answer]:  # noqa: ANN401 - of any request
+def _start_request(request: Callable[..., Answer], *arguments: Any) -> Future[Answer]:  # noqa: ANN401 - of any request
     """Begin a request in a thread.
 
     Raises:
@@ -64,7 +64,7 @@ def _start(request: Callable[..., Answer], *arguments: Any) -> Future[Answer]:  
 
 
 @contextlib.contextmanager
-def _errors_described(url: str, *, writes: bool = False) -> Iterator[None]:
+def _describe_errors(url: str, *, writes: bool = False) -> Iterator[None]:
     """Turn obstore's errors in the block into errors with a reason and a hint.
 
     Raises:
@@ -76,10 +76,10 @@ def _errors_described(url: str, *, writes: bool = False) -> Iterator[None]:
         raise describe_refusal(url, error, writes=writes) from None
 
 
-def _answer(url: str, request: Callable[..., Answer], *arguments: Any) -> Answer:  # noqa: ANN401 - of any request
-    """Make a read request and wait for its result; raises like `_errors_described`."""
-    with _errors_described(url):
-        return _start(request, *arguments).result()
+def _make_request(url: str, request: Callable[..., Answer], *arguments: Any) -> Answer:  # noqa: ANN401 - of any request
+    """Make a read request and wait for its result; raises like `_describe_errors`."""
+    with _describe_errors(url):
+        return _start_request(request, *arguments).result()
 
 
 # Clients.
@@ -107,7 +107,7 @@ def _client_of(url: str) -> tuple[AnyStore, str]:
     """
     scheme, bucket, key = split_address(url)
     # A client reads the environment only once, so each environment needs its own.
-    environment = hash(frozenset(each for each in os.environ.items() if each[0].startswith(_PREFIXES)))
+    environment = hash(frozenset(variable for variable in os.environ.items() if variable[0].startswith(_PREFIXES)))
     if scheme == "hf":
         base, key = hub.web_address(url)
         return _web_client(base, hub.token(), environment), key
@@ -154,8 +154,8 @@ def _status_of(url: str, meta: ObjectMeta) -> InputStatus:
     if version is None and modified is not None and modified.timestamp() > 0:
         version = f"modified {modified.isoformat()}"
     if version is None:
-        what = "the server does not say when a file changes, by ETag or Last-Modified"
-        raise InputError(f"{url}: {what}", hint="download the file")
+        problem = "the server does not say when a file changes, by ETag or Last-Modified"
+        raise InputError(f"{url}: {problem}", hint="download the file")
     modified_ns = 0 if modified is None else int(modified.timestamp()) * 10**9
     return InputStatus(path=url, size_bytes=int(meta["size"]), version=version, modified_ns=modified_ns)
 
@@ -166,8 +166,8 @@ def _get(url: str, begin: int, end: int, version: str = "") -> tuple[obstore.Byt
     options: GetOptions = {"range": (begin, end)}
     if version.startswith('"'):  # a weak ETag never matches
         options["if_match"] = version
-    answer = obstore.get(client, key, options=options)
-    return answer.bytes(), answer.meta
+    response = obstore.get(client, key, options=options)
+    return response.bytes(), response.meta
 
 
 def _head(url: str) -> InputStatus:
@@ -180,7 +180,7 @@ def _head(url: str) -> InputStatus:
 
 def _read_range(status: InputStatus, begin: int, end: int) -> obstore.Bytes:
     """Return bytes [begin, end) of an object, of the version in its status if that is a strong ETag."""
-    with _errors_described(status.path):
+    with _describe_errors(status.path):
         content, _ = _get(status.path, begin, end, status.version)
     if len(content) != end - begin:
         raise InputError(f"{status.path}: the object ends before byte {end}", hint="rerun the command")
@@ -209,7 +209,7 @@ class ObjectReader(Readable):
         self.path, self.size_bytes, self.version = status.path, status.size_bytes, status.version
         self._forwards = range(0)
         """The bytes that are read sequentially."""
-        self._held: deque[_Range] = deque(maxlen=HELD_RANGES)
+        self._held_ranges: deque[_Range] = deque(maxlen=HELD_RANGES)
         self._lock = threading.Lock()
 
     def expect_forwards(self, begin: int, end: int) -> None:
@@ -226,8 +226,8 @@ class ObjectReader(Readable):
         with self._lock:
             if len(view) > RANGE_BYTES and offset not in self._forwards:
                 self._forwards = range(offset, min(offset + len(view), self.size_bytes))
-            found = self._request_ahead(offset) if offset in self._forwards else self._range_at(offset, len(view))
-        content = memoryview(found.content.result()).cast("B")[offset - found.begin :][: len(view)]
+            held_range = self._request_ahead(offset) if offset in self._forwards else self._range_at(offset, len(view))
+        content = memoryview(held_range.content.result()).cast("B")[offset - held_range.begin :][: len(view)]
         view[: len(content)] = content
         return len(content)
 
@@ -238,19 +238,19 @@ class ObjectReader(Readable):
         """
         if self.version.startswith('"') or self.path.startswith("hf://"):
             return None
-        now = OBJECTS.head(self.path)
-        return None if now.version == self.version else now.size_bytes
+        status = OBJECTS.head(self.path)
+        return None if status.version == self.version else status.size_bytes
 
     def close(self) -> None:
         """Cancel the prefetches that have not begun."""
-        for each in () if self.closed else self._held:
-            each.content.cancel()
+        for held_range in () if self.closed else self._held_ranges:
+            held_range.content.cancel()
         super().close()
 
     def _request_ahead(self, offset: int) -> _Range:
         """Return the range that holds the byte at an offset of a sequential read, and prefetch the next ranges."""
-        for passed in [each for each in self._held if self._forwards.start <= each.begin and each.end <= offset]:
-            self._held.remove(passed)
+        for passed in [span for span in self._held_ranges if self._forwards.start <= span.begin and span.end <= offset]:
+            self._held_ranges.remove(passed)
         first = last = self._range_at(offset, RANGE_BYTES)
         for _ in range(RANGES_AHEAD):
             if last.end < self._forwards.stop:
@@ -259,13 +259,13 @@ class ObjectReader(Readable):
 
     def _range_at(self, offset: int, num_bytes: int) -> _Range:
         """Return the range that holds the byte at an offset, and request it unless it is held."""
-        found = next((each for each in self._held if each.begin <= offset < each.end), None)
-        if found is None:
-            size = next((2 * (each.end - each.begin) for each in self._held if each.end == offset), FIRST_BYTES)
+        held_range = next((span for span in self._held_ranges if span.begin <= offset < span.end), None)
+        if held_range is None:
+            size = next((2 * (span.end - span.begin) for span in self._held_ranges if span.end == offset), FIRST_BYTES)
             end = min(offset + min(max(size, num_bytes), RANGE_BYTES), self.size_bytes)
-            found = _Range(offset, end, _start(_read_range, self._status, offset, end))
-            self._held.append(found)
-        return found
+            held_range = _Range(offset, end, _start_request(_read_range, self._status, offset, end))
+            self._held_ranges.append(held_range)
+        return held_range
 
 
 # The store.
@@ -295,21 +295,21 @@ class ObjectStore:
             return hub.head(path)
         if names_folder(path):
             raise MissingObjectError(f"{path}: this is a folder", hint="name one of its files")
-        return _answer(path, _head, path)
+        return _make_request(path, _head, path)
 
-    def open(self, path: str, known: InputStatus | None = None) -> ObjectReader:
+    def open(self, path: str, status: InputStatus | None = None) -> ObjectReader:
         """Open an object for reading, in its known version or else the current one."""
-        return ObjectReader(known or self.head(path))
+        return ObjectReader(status or self.head(path))
 
     def read(self, path: str) -> tuple[bytes, str] | None:
         """Return a small object and its version; None if absent."""
 
         def request() -> tuple[bytes, str]:
-            answer = obstore.get(*_client_of(path))
-            return bytes(answer.bytes()), _token(answer.meta)
+            response = obstore.get(*_client_of(path))
+            return bytes(response.bytes()), _version_of(response.meta)
 
         with contextlib.suppress(MissingObjectError):
-            return _answer(path, request)
+            return _make_request(path, request)
         return None
 
     def put(self, path: str, data: Bytes) -> None:
@@ -321,31 +321,31 @@ class ObjectStore:
         modes: list[PutMode] = ["create"]
         if version is not None:
             e_tag, _, generation = version.partition(" ")
-            pinned: UpdateVersion = {"version": generation} if generation else {}
+            condition: UpdateVersion = {"version": generation} if generation else {}
             # Ceph's radosgw 16 compares ETags without quotation marks.
-            modes = [{**pinned, "e_tag": tag} for tag in dict.fromkeys((e_tag, e_tag.strip('"')))]
-        puts = (self._put(path, data, mode) or self._mine(path, data) for mode in modes)
-        return next(filter(None, puts), None)
+            modes = [{**condition, "e_tag": tag} for tag in dict.fromkeys((e_tag, e_tag.strip('"')))]
+        new_versions = (self._put(path, data, mode) or self._find_written_version(path, data) for mode in modes)
+        return next(filter(None, new_versions), None)
 
     def _put(self, path: str, data: Bytes, mode: PutMode) -> str | None:
         """Write an object and return its version; None if the condition of `mode` is not met."""
 
         def request() -> str:
             client, key = _client_of(path)
-            return _token(obstore.put(client, key, bytes(data), mode=mode, chunk_size=PART_BYTES))
+            return _version_of(obstore.put(client, key, bytes(data), mode=mode, chunk_size=PART_BYTES))
 
-        with _errors_described(path, writes=True):
+        with _describe_errors(path, writes=True):
             try:
-                return _start(request).result()
+                return _start_request(request).result()
             except _UNMET:
                 if mode == "overwrite":
                     raise
                 return None
 
-    def _mine(self, path: str, data: Bytes) -> str | None:
+    def _find_written_version(self, path: str, data: Bytes) -> str | None:
         """Return an object's version if it has this content: an earlier attempt wrote it, and its answer was lost."""
-        found = self.read(path)
-        return found[1] if found is not None and found[0] == bytes(data) else None
+        current = self.read(path)
+        return current[1] if current is not None and current[0] == bytes(data) else None
 
     def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
         """Return the objects directly in a folder, or all below it if recursive."""
@@ -359,30 +359,30 @@ class ObjectStore:
                 return list(obstore.list_with_delimiter(client, key.rstrip("/"))["objects"])
             return [entry for page in obstore.list(client, key.rstrip("/"), chunk_size=PAGE_ENTRIES) for entry in page]
 
-        found = retry(lambda: _answer(folder, request), LISTING_PAUSES)
-        return sort_by_path(_status_of(f"{scheme}://{bucket}/{entry['path']}", entry) for entry in found)
+        entries = retry(lambda: _make_request(folder, request), LISTING_PAUSES)
+        return sort_by_path(_status_of(f"{scheme}://{bucket}/{entry['path']}", entry) for entry in entries)
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:
         """Delete objects of one bucket; return those that cannot be deleted."""
 
-        def request(some: Sequence[str]) -> None:
-            client, _ = _client_of(some[0])
-            obstore.delete(client, [split_address(path).key for path in some])
+        def request(batch: Sequence[str]) -> None:
+            client, _ = _client_of(batch[0])
+            obstore.delete(client, [split_address(path).key for path in batch])
 
-        wanted = list(paths)
+        path_list = list(paths)
         try:
-            _start(request, wanted).result() if wanted else None
+            _start_request(request, path_list).result() if path_list else None
         except (BaseError, OSError) as error:  # about one key or all, so try them one by one
-            if len(wanted) > 1:
-                return [left for path in wanted for left in self.delete([path])]
-            return [] if isinstance(error, FileNotFoundError) else wanted
+            if len(path_list) > 1:
+                return [failed_path for path in path_list for failed_path in self.delete([path])]
+            return [] if isinstance(error, FileNotFoundError) else path_list
         return []
 
     @contextlib.contextmanager
     def writer(self, path: str, *, size_bytes: int | None = None) -> Iterator[DigestingWriter]:
         """Open an object for a multipart upload; a lifecycle rule of the bucket removes the parts of killed writers."""
         part_bytes = max(PART_BYTES, -(-(size_bytes or 0) // (MOST_PARTS - 1000)))
-        errors = functools.partial(_errors_described, path, writes=True)
+        errors = functools.partial(_describe_errors, path, writes=True)
         with errors():
             client, key = _client_of(path)
             sink = obstore.open_writer(client, key, buffer_size=part_bytes, max_concurrency=PARTS_AT_ONCE)
@@ -392,7 +392,7 @@ class ObjectStore:
             sink.close()
 
 
-def _token(result: PutResult) -> str:
+def _version_of(result: PutResult) -> str:
     """Return the version that a conditional write compares: the ETag, and on Google Cloud the generation."""
     return f"{result['e_tag'] or ''} {result.get('version') or ''}"
 

@@ -219,20 +219,20 @@ def require_unchanged(file: Readable, planned: InputStatus) -> Iterator[None]:
     """
     size = file.size_bytes
     if (size, file.version) != (planned.size_bytes, planned.version):
-        raise _changed(planned, size)
+        raise _change_error(planned, size)
     with reading(planned.path):
         try:
             yield
         except InputError as error:
-            if (now := file.size_if_changed()) is not None:
-                raise _changed(planned, now) from error
+            if (changed_size := file.size_if_changed()) is not None:
+                raise _change_error(planned, changed_size) from error
             raise
-        if (now := file.size_if_changed()) is not None:
-            raise _changed(planned, now)
+        if (changed_size := file.size_if_changed()) is not None:
+            raise _change_error(planned, changed_size)
 
 
-def _changed(planned: InputStatus, now: int) -> InputError:
-    sizes = f"{planned.size_bytes} bytes before, {now} now" if now != planned.size_bytes else "it is a newer version"
+def _change_error(planned: InputStatus, size: int) -> InputError:
+    sizes = f"{planned.size_bytes} bytes before, {size} now" if size != planned.size_bytes else "it is a newer version"
     hint = "rerun the command, and change no input while it runs"
     return InputError(f"{planned.path}: changed while the job was running ({sizes})", hint=hint)
 
@@ -261,24 +261,24 @@ def open_in_order(extents: Iterable[Extent]) -> Iterator[Readable]:
     Raises:
         InputError: If a file cannot be opened, or is not a regular file.
     """
-    left = iter(extents)
-    opened: deque[tuple[Readable, int]] = deque()
-    opened_bytes = 0
+    remaining_extents = iter(extents)
+    open_files: deque[tuple[Readable, int]] = deque()
+    open_bytes = 0
     try:
         while True:
-            while len(opened) < AHEAD and opened_bytes < BYTES_AHEAD and (each := next(left, None)):
-                with reading(each.file.path):
-                    file: Readable = store_of(each.file.path).open(each.file.path, each.file)
-                opened.append((file, each.end - each.begin))
-                opened_bytes += each.end - each.begin
-                if each.begin < each.end:
-                    file.expect_forwards(each.begin, each.end)
-            if not opened:
+            while len(open_files) < AHEAD and open_bytes < BYTES_AHEAD and (extent := next(remaining_extents, None)):
+                with reading(extent.file.path):
+                    file: Readable = store_of(extent.file.path).open(extent.file.path, extent.file)
+                open_files.append((file, extent.end - extent.begin))
+                open_bytes += extent.end - extent.begin
+                if extent.begin < extent.end:
+                    file.expect_forwards(extent.begin, extent.end)
+            if not open_files:
                 return
-            first, size = opened.popleft()
-            opened_bytes -= size
+            first, size = open_files.popleft()
+            open_bytes -= size
             with closing(first) as file:
                 yield file
     finally:
-        for file, _ in opened:
+        for file, _ in open_files:
             file.close()

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsindex.errors import InputError
-from dsindex.messages import BUCKET_SCHEMES, URL, WEB_SCHEMES, without_credentials
+from dsindex.messages import BUCKET_SCHEMES, URL, WEB_SCHEMES, remove_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,7 @@ class Location(str):
     def __new__(cls, text: str) -> Self:
         """Remove user information and query from an address, and keep the original in `raw`."""
         url = URL.match(text)
-        self = super().__new__(cls, text if url is None else without_credentials(url[1], text[url.end() :]))
+        self = super().__new__(cls, text if url is None else remove_credentials(url[1], text[url.end() :]))
         self.raw = getattr(text, "raw", text)
         return self
 
@@ -105,23 +105,23 @@ def locate(text: str) -> str:
     """
     if not is_url(text):
         return text
-    shown = Location(text)
-    scheme, _, rest = shown.raw.partition("://")
+    location = Location(text)
+    scheme, _, rest = location.raw.partition("://")
     scheme = scheme.lower()
     bucket, _, key = rest.partition("/")
     if scheme not in SCHEMES:
         schemes = ", ".join(f"{name}://" for name in SCHEMES)
-        raise InputError(f"{shown}: {scheme}:// is not read", hint=f"copy it to a disk, or to one of {schemes}")
+        raise InputError(f"{location}: {scheme}:// is not read", hint=f"copy it to a disk, or to one of {schemes}")
     if scheme in WEB_SCHEMES:
-        if not shown.raw.startswith(shown) or not bucket or not key:
+        if not location.raw.startswith(location) or not bucket or not key:
             hint = f"write {scheme}://HOST/PATH; a signed address may have a query"
-            raise InputError(f"{shown}: an address must have a host and a path, and no user and password", hint=hint)
-        return shown
+            raise InputError(f"{location}: an address must have a host and a path, and no user and password", hint=hint)
+        return location
     has_odd_part = bool(key) and not {"", ".", ".."}.isdisjoint(key.rstrip("/").split("/"))
-    if shown != shown.raw or not bucket or MAGIC.search(bucket) or "@" in bucket or has_odd_part:
-        what = "an address must have no user, password and query, and no empty part, `.` or `..` in its key"
+    if location != location.raw or not bucket or MAGIC.search(bucket) or "@" in bucket or has_odd_part:
+        problem = "an address must have no user, password and query, and no empty part, `.` or `..` in its key"
         raise InputError(
-            f"{shown}: {what}", hint=f"write {scheme}://BUCKET/KEY, and put credentials in the environment"
+            f"{location}: {problem}", hint=f"write {scheme}://BUCKET/KEY, and put credentials in the environment"
         )
     url = f"{scheme}://{bucket}/{key}"
     if scheme != "hf":
@@ -129,7 +129,7 @@ def locate(text: str) -> str:
     match = HUB_ADDRESS.fullmatch(url)
     if match is None or MAGIC.search(match[1] + (match[2] or "")):
         hint = "write hf://datasets/ORGANISATION/NAME or …/NAME@REVISION, then a path or a pattern"
-        raise InputError(f"{shown}: not the address of a dataset on the Hub", hint=hint)
+        raise InputError(f"{location}: not the address of a dataset on the Hub", hint=hint)
     return url if match[3] is not None else f"{url}/"  # the whole dataset
 
 
@@ -168,20 +168,20 @@ def locate_dataset(path: str | os.PathLike[str]) -> str:
     return str(url)
 
 
-def require_confirmed(address: str, given: Iterable[str], *, hint: str = "") -> None:
+def require_confirmed(address: str, user_paths: Iterable[str], *, hint: str = "") -> None:
     """Refuse an address from a file, unless the user gave an address on the same bucket or server.
 
     Otherwise an untrusted file could decide which servers this machine contacts.
 
     Args:
         address: The address; a path is never refused.
-        given: Paths and addresses from the user.
+        user_paths: Paths and addresses from the user.
         hint: How to confirm the address, if not by --contact.
 
     Raises:
         InputError: If the address is refused.
     """
-    if is_url(address) and split_address(address)[:2] not in {split_address(each)[:2] for each in given}:
+    if is_url(address) and split_address(address)[:2] not in {split_address(path)[:2] for path in user_paths}:
         place = "://".join(split_address(address)[:2])
         raise InputError(
             f"{Location(address)}: not contacted, because only a file names this address",
@@ -246,7 +246,7 @@ def join_path(folder: str, name: str) -> str:
     return posixpath.join(folder, name)
 
 
-def as_prefix(path: str) -> str:
+def prefix_of(path: str) -> str:
     """Return the prefix `x` of `x.bin` or `x.idx`, since shells complete a prefix to a file name."""
     suffix = os.path.splitext(path)[1]
     return path.removesuffix(suffix) if suffix in {".bin", ".idx"} else path

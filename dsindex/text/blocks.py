@@ -55,10 +55,10 @@ class Column:
         counts = None if self.counts is None else self.counts[is_kept]
         return Column(items=list(compress(self.items, is_kept_item.tolist())), counts=counts)
 
-    def by_record(self) -> Iterator[Sequence[Any]]:
+    def items_by_record(self) -> Iterator[Sequence[Any]]:
         """Yield the items of each record.
 
-        >>> list(Column(items=["a", "b", "c"], counts=np.array([2, 0, 1])).by_record())
+        >>> list(Column(items=["a", "b", "c"], counts=np.array([2, 0, 1])).items_by_record())
         [['a', 'b'], [], ['c']]
         """
         if self.counts is None:
@@ -93,7 +93,7 @@ class RecordBlock:
     """The records of consecutive lines, in order; all other lines are blank, bad or filtered."""
 
     num_lines: int
-    blank: NDArray[np.int64]
+    blank_parts: NDArray[np.int64]
     """Number of the part of each blank line, shape [blank lines]."""
     offsets: NDArray[np.int64]
     """Byte offset in the file of each record's line, shape [records]."""
@@ -103,7 +103,7 @@ class RecordBlock:
     """Number of the part of each record, shape [records]."""
     columns: dict[str, Column]
     """The texts or token ids of each wanted key; all columns have the same records."""
-    bad: tuple[BadRecord, ...]
+    bad_records: tuple[BadRecord, ...]
     """Bad records, in file order; they are in no column."""
     text_bytes: int = 0
     """Bytes of text that were read: lines with newlines, or the texts of table rows."""
@@ -158,17 +158,17 @@ def keep_records(block: RecordBlock, is_kept: NDArray[np.bool_]) -> RecordBlock:
 
 def mark_bad(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
     """Return a block in which the records with these numbers are bad."""
-    bad = list(block.bad)
+    bad_records = list(block.bad_records)
     for number, reason in reasons.items():
         line, part = int(block.lines[number]), int(block.parts[number])
         line_bytes = block.read_line(part, line)
-        bad.append(
+        bad_records.append(
             BadRecord(offset=int(block.offsets[number]), line=line, line_bytes=line_bytes, reason=reason, part=part)
         )
     is_kept = np.ones(len(block.offsets), np.bool_)
     is_kept[list(reasons)] = False
-    bad.sort(key=lambda record: (record.part, record.line))
-    return replace(keep_records(block, is_kept), bad=tuple(bad))
+    bad_records.sort(key=lambda record: (record.part, record.line))
+    return replace(keep_records(block, is_kept), bad_records=tuple(bad_records))
 
 
 # Samples: a share of the records, chosen by a hash of their values, so that the choice does not depend on the input,
@@ -224,10 +224,10 @@ def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
 
 
 def _hash_column(column: Column) -> NDArray[np.uint64]:
-    encoded = (
+    contents = (
         (np.array(ids, "<u4").tobytes() for ids in column.items) if column.holds_ids else map(str.encode, column.items)
     )
-    hashes = np.fromiter(map(_digest, encoded), np.uint64, len(column.items))
+    hashes = np.fromiter(map(_digest, contents), np.uint64, len(column.items))
     if column.counts is None:
         return hashes
     groups = [hashes[begin:end].astype("<u8") for begin, end in pairwise(starts_of(column.counts).tolist())]

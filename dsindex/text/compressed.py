@@ -51,7 +51,7 @@ _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """First bytes of a Git LFS pointer, which stands for a file in a clone without Git LFS."""
 PULL_HINT = "run `git lfs pull` in the clone"
-_FOREIGN: tuple[tuple[int, bytes, str], ...] = (
+_FOREIGN_FORMATS: tuple[tuple[int, bytes, str], ...] = (
     (0, LFS_POINTER, "a Git LFS pointer, left by a clone without Git LFS"),
     (0, b"PK\x03\x04", "a zip archive"),
     (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
@@ -96,10 +96,12 @@ def require_supported(name: str, head: bytes, container: Container) -> None:
     """
     promised_container = SUFFIXES.get(os.path.splitext(name)[1].lower())
     is_plain = container == "plain"
-    kinds = [kind for offset, magic, kind in _FOREIGN if is_plain and head.startswith(magic, offset)]
+    kinds = [kind for offset, magic, kind in _FOREIGN_FORMATS if is_plain and head.startswith(magic, offset)]
     if kinds or _ARCHIVE.search(name):
         description = kinds[0] if kinds else "a tar archive, by its name"
-        hint = PULL_HINT if head.startswith(LFS_POINTER) else "unpack it"
+        is_document = head.startswith((b"SQLite", b"%PDF"))
+        hint = "write its texts as JSON lines" if is_document else "unpack it"
+        hint = PULL_HINT if head.startswith(LFS_POINTER) else hint
     elif is_plain and promised_container is not None:
         description = f"not {promised_container} data, as its name says: it begins with {head[:16]!r}"
         hint = "fetch it again, or rename it"
@@ -112,7 +114,7 @@ def require_supported(name: str, head: bytes, container: Container) -> None:
 
 
 def decode(path: str, file: Readable, container: Container, *, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-    """Decompress a file from its position on, and yield non-empty pieces of at most `piece_bytes`.
+    """Decompress a file from its current position, and yield non-empty pieces of at most `piece_bytes`.
 
     Raises:
         InputError: If a member is damaged or cut off, or something else follows it.

@@ -39,7 +39,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE | re.ASCII | re.DOTALL,
 )
-_IN_PYTHON = {"not": "NOT", "=": "==", "|": ",", ",": "|"}
+_PYTHON_WORDS = {"not": "NOT", "=": "==", "|": ",", ",": "|"}
 """`|` binds weakest in jq, as `,` does in Python."""
 _NULL_OR_FALSE = ast.parse("NULL | FALSE", mode="eval").body
 _MAX_NESTING = 99
@@ -51,7 +51,7 @@ RANKS = {type(None): 0, msgspec.UnsetType: 0, bool: 1, int: 3, decimal.Decimal: 
 
 _traps = [decimal.InvalidOperation, decimal.Inexact, decimal.Overflow, decimal.Subnormal]
 read_decimal = decimal.Context(99, Emin=-99_999, Emax=99_999, traps=_traps).create_decimal
-"""Reads a number with all digits, which jq compares, too; raises ArithmeticError for a number that jq may round."""
+"""Reads a number with all its digits, as jq compares it; raises ArithmeticError for a number that jq may round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Condition:
     operands: tuple[Condition, ...] = ()
     path: Path = ()
     constants: frozenset[tuple[Any, ...]] = frozenset()
-    """Sort keys of what the value is compared with."""
+    """Sort keys of the constants that the value is compared with."""
 
     @property
     def paths(self) -> frozenset[Path]:
@@ -94,7 +94,7 @@ def _sort_key(value: object) -> tuple[Any, ...]:
 
 
 class _Translation:
-    """The Python expression that has the form of a condition, with a name for each path and constant."""
+    """A condition rewritten as a Python expression, with a name for each path and constant."""
 
     def __init__(self, text: str) -> None:
         self._paths: dict[str, Path] = {}
@@ -104,7 +104,7 @@ class _Translation:
     def _translate(self, match: re.Match[str]) -> str:
         name = f"_{len(self._paths) + len(self._constants)}"
         if match["word"] is not None:
-            name = _IN_PYTHON.get(match["word"], match["word"])
+            name = _PYTHON_WORDS.get(match["word"], match["word"])
         elif match["path"] is None:
             self._constants[name] = _sort_key(json.loads(match["constant"], parse_float=read_decimal))
         elif (path := parse_path(match["path"])) is not None:
@@ -125,8 +125,8 @@ class _Translation:
                 return self._compare(type(comparison).__name__, node.left, value)
             case ast.Tuple(elts=[path, ast.Call(func=ast.Name(id="IN"), args=[values])]):
                 return self._compare("IN", path, values)
-            case ast.Tuple(elts=[*inner, ast.Name(id="NOT")]):
-                return Condition("not", (self.convert(inner[0] if len(inner) == 1 else ast.Tuple(inner)),))
+            case ast.Tuple(elts=[*operands, ast.Name(id="NOT")]):
+                return Condition("not", (self.convert(operands[0] if len(operands) == 1 else ast.Tuple(operands)),))
             case ast.Call(func=ast.Name(id="has"), args=[key]):
                 [rank, name] = self._constants[ast.unparse(key)]
                 if rank == RANKS[str]:
@@ -140,7 +140,7 @@ def parse_condition(text: str) -> Condition | None:
     Python parses it: `or`, `and` and comparisons have the same precedence as in jq.
 
     Raises:
-        InputError: If it has `=` where `==` makes it a plain condition.
+        InputError: If it has `=` and would be a plain condition with `==` instead.
 
     >>> parse_condition('.lang == "en" and has("id")').paths == {("lang",), ("id",)}
     True

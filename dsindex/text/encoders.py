@@ -100,8 +100,8 @@ class Engine:
 class TokenBatch:
     """The tokens of D texts, one after the other."""
 
-    spaced: NDArray[np.uint32]
-    """Ids of each text, then one slot for an EOD, which holds any value until then. Shape [T + D]."""
+    spaced_ids: NDArray[np.uint32]
+    """Ids of each text, followed by one slot for an EOD, which may hold any value. Shape [T + D]."""
     lengths: NDArray[np.int64]
     """Number of tokens of each text, shape [D]; they add up to T."""
     texts_per_record: NDArray[np.int64] | None = None
@@ -115,14 +115,14 @@ class TokenBatch:
     ) -> TokenBatch:
         """Make a batch from the tokens of each text."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        spaced = np.fromiter(itertools.chain.from_iterable((*row, 0) for row in rows), np.uint32)
-        return cls(spaced=spaced, lengths=lengths, texts_per_record=texts_per_record, text_bytes=text_bytes)
+        spaced_ids = np.fromiter(itertools.chain.from_iterable((*row, 0) for row in rows), np.uint32)
+        return cls(spaced_ids=spaced_ids, lengths=lengths, texts_per_record=texts_per_record, text_bytes=text_bytes)
 
     @property
-    def places(self) -> NDArray[np.int64]:
+    def slots(self) -> NDArray[np.int64]:
         """Index of the slot after each text, shape [D].
 
-        >>> TokenBatch.of_rows([[5, 6], [], [7]]).places
+        >>> TokenBatch.of_rows([[5, 6], [], [7]]).slots
         array([2, 3, 5])
         """
         return np.cumsum(self.lengths + 1) - 1
@@ -130,19 +130,19 @@ class TokenBatch:
     @property
     def tokens(self) -> NDArray[np.uint32]:
         """The token ids alone, shape [T]."""
-        return np.delete(self.spaced, self.places)
+        return np.delete(self.spaced_ids, self.slots)
 
     def split(self) -> list[NDArray[np.uint32]]:
         """Return the tokens of each text."""
         sizes = self.lengths.tolist()
-        return [self.spaced[end - size : end] for end, size in zip(self.places.tolist(), sizes, strict=True)]
+        return [self.spaced_ids[end - size : end] for end, size in zip(self.slots.tolist(), sizes, strict=True)]
 
     def keep(self, is_kept: NDArray[np.bool_]) -> TokenBatch:
         """Return the tokens of the kept records."""
         counts = self.texts_per_record
         is_kept_text = is_kept if counts is None else np.repeat(is_kept, counts)
         return TokenBatch(
-            spaced=self.spaced[np.repeat(is_kept_text, self.lengths + 1)],
+            spaced_ids=self.spaced_ids[np.repeat(is_kept_text, self.lengths + 1)],
             lengths=self.lengths[is_kept_text],
             texts_per_record=None if counts is None else counts[is_kept],
         )
@@ -152,24 +152,24 @@ def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tu
     """Encode the texts of all columns; token ids are returned unchanged.
 
     Returns:
-        The block, and its tokens by key. Records with a text on which the tokenizer's library fails are bad there.
+        The block, and its tokens by key. A record is bad there if the tokenizer's library fails on one of its texts.
     """
-    encoded: dict[str, TokenBatch] = {}
+    batches: dict[str, TokenBatch] = {}
     reasons: dict[int, str] = {}
     for key, column in block.columns.items():
         if column.holds_ids:
-            encoded[key] = TokenBatch.of_rows(column.items, texts_per_record=column.counts)
+            batches[key] = TokenBatch.of_rows(column.items, texts_per_record=column.counts)
             continue
         try:
             batch = make_encoder(tokenizer, engine).encode(column.items)
-            encoded[key] = replace(batch, texts_per_record=column.counts)
+            batches[key] = replace(batch, texts_per_record=column.counts)
         except UnencodableError as error:
             reasons = _reasons_by_record(column, error.reasons) | reasons
-    return encode_block(mark_bad(block, reasons), tokenizer, engine) if reasons else (block, encoded)
+    return encode_block(mark_bad(block, reasons), tokenizer, engine) if reasons else (block, batches)
 
 
 def _reasons_by_record(column: Column, reasons: Mapping[int, str]) -> dict[int, str]:
-    """Return for each record the reason of its first text that has one."""
+    """Return the first reason of each record, given the reasons of texts."""
     if column.counts is None:
         return dict(reasons)
     records = np.searchsorted(np.cumsum(column.counts), list(reasons), side="right").tolist()
@@ -189,7 +189,7 @@ CACHE_BYTES_PER_THREAD = 256 << 20
 """Memory growth after which gigatoken's object is rebuilt: it caches words for each thread, and never removes one.
 Its authors measured that this limit costs 3.5 % of time, and a quarter of it 20 %."""
 CACHED_PER_BYTE = 10
-"""Most bytes of cache growth per byte of text: 20 MB of random words take 190 MB."""
+"""Limit on cache growth in bytes per byte of text: 20 MB of random words take 190 MB."""
 
 
 class Encoder:
@@ -244,19 +244,19 @@ class Encoder:
             source = BytesSource([token.encode().join([*encoded_texts, b""])])
             [ids], _ = backend.encoder.encode_batch_padded(source, PadTruncate(0), parallel=True)
             ids = backend.rotate(ids)
-            places = np.flatnonzero(ids == number)
-            if len(places) == len(encoded_texts):  # otherwise some text contains the separator
-                ids[places] = 0  # TEXT_SEPARATOR is not in the vocabulary
-                return TokenBatch(spaced=ids, lengths=np.diff(places, prepend=-1) - 1)
+            slots = np.flatnonzero(ids == number)
+            if len(slots) == len(encoded_texts):  # otherwise some text contains the separator
+                ids[slots] = 0  # TEXT_SEPARATOR is not in the vocabulary
+                return TokenBatch(spaced_ids=ids, lengths=np.diff(slots, prepend=-1) - 1)
         batch = TokenBatch.of_rows(backend.encoder.encode_batch_list(BytesSource(list(encoded_texts)), parallel=True))
-        return replace(batch, spaced=backend.rotate(batch.spaced))
+        return replace(batch, spaced_ids=backend.rotate(batch.spaced_ids))
 
     def _open_gigatoken(self, num_bytes: int) -> Backend:
         """Return gigatoken's object, rebuilt if its caches have grown too large."""
         with self._lock:
             growth = min(resident_bytes() - self._resident_when_built, CACHED_PER_BYTE * self._text_bytes)
-            allowed = min(CACHE_BYTES_PER_THREAD * len(self._threads), self._spare_bytes)
-            if self._gigatoken is None or growth > allowed:  # the process also grows for other reasons
+            max_growth = min(CACHE_BYTES_PER_THREAD * len(self._threads), self._spare_bytes)
+            if self._gigatoken is None or growth > max_growth:  # the process also grows for other reasons
                 self._gigatoken = None  # frees the old tables before new ones are made, unless a call still uses them
                 self._gigatoken = load_gigatoken(self._tokenizer)
                 self._threads, self._text_bytes, self._resident_when_built = set(), 0, resident_bytes()
@@ -268,11 +268,11 @@ class Encoder:
     def _replace_with_reference(self, texts: Sequence[str], numbers: Sequence[int], batch: TokenBatch) -> TokenBatch:
         """Replace gigatoken's tokens of some texts with the reference's."""
         rows = _call_library(self._tokenizer, [texts[number] for number in numbers], add_special_tokens=False)
-        pieces = np.split(batch.spaced, batch.places[:-1] + 1)
+        pieces = np.split(batch.spaced_ids, batch.slots[:-1] + 1)
         lengths = batch.lengths.copy()
         for number, row in zip(numbers, rows, strict=True):
             pieces[number], lengths[number] = np.array([*row, 0], np.uint32), len(row)
-        return TokenBatch(spaced=np.concatenate(pieces), lengths=lengths)
+        return TokenBatch(spaced_ids=np.concatenate(pieces), lengths=lengths)
 
 
 make_encoder = lru_cache(maxsize=4)(Encoder)
@@ -283,10 +283,10 @@ def _insert_affixes(batch: TokenBatch, prefix: tuple[int, ...], suffix: tuple[in
     """Insert the prefix and suffix tokens around each text."""
     if not prefix and not suffix:
         return batch
-    number, places = len(batch.lengths), batch.places
-    indices = np.concatenate([np.repeat(places - batch.lengths, len(prefix)), np.repeat(places, len(suffix))])
-    spaced = np.insert(batch.spaced, indices, [*prefix * number, *suffix * number])
-    return TokenBatch(spaced=spaced, lengths=batch.lengths + len(prefix) + len(suffix))
+    number, slots = len(batch.lengths), batch.slots
+    indices = np.concatenate([np.repeat(slots - batch.lengths, len(prefix)), np.repeat(slots, len(suffix))])
+    spaced_ids = np.insert(batch.spaced_ids, indices, [*prefix * number, *suffix * number])
+    return TokenBatch(spaced_ids=spaced_ids, lengths=batch.lengths + len(prefix) + len(suffix))
 
 
 def resident_bytes() -> int:
@@ -373,12 +373,12 @@ def _load_ranks(encoding: TiktokenEncoding) -> Backend:
 
     offset, size = min(encoding.ranks.values()), encoding.vocabulary_size
     tokens = sorted(encoding.ranks, key=encoding.ranks.__getitem__)
-    special = {token: (number - offset) % size for token, number in encoding.special_tokens.items()}
+    special_tokens = {token: (number - offset) % size for token, number in encoding.special_tokens.items()}
     descriptor = os.memfd_create("ranks.tiktoken")
     with open(descriptor, "wb") as file:
         file.writelines(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
         file.flush()
-        loaded = gigatoken.Tokenizer.from_tiktoken(f"/proc/self/fd/{descriptor}", check_ranks(encoding), special)
+        loaded = gigatoken.Tokenizer.from_tiktoken(f"/proc/self/fd/{descriptor}", check_ranks(encoding), special_tokens)
     return Backend(loaded.backend, offset, size)
 
 
@@ -402,7 +402,7 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]
     with symbols.
 
     Returns:
-        The tokenizer.json, and strings: the reference must encode every text that contains one.
+        The tokenizer.json, and strings; the reference must encode every text that contains one of them.
 
     Raises:
         Unsuitable: If gigatoken would not encode as sentencepiece does.
@@ -488,7 +488,7 @@ def _call_library(tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tok
 def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], tokenizer: Tokenizer) -> _T:
     """Encode texts in one call; if the library fails, find the texts on which it fails.
 
-    It is tried with each text alone, without bisection: the library can take seconds for a text before it fails.
+    Each text is tried alone, without bisection: the library can take seconds for a text before it fails.
 
     Args:
         encode: Calls the library.
@@ -542,7 +542,7 @@ def find_texts(texts: Sequence[str], encoded_texts: Sequence[bytes], ranges: Ran
         return []
     is_member, is_first_pair = _build_lookup_tables(ranges)
     octets = np.frombuffer(b"".join([encoded_texts[number] for number in numbers]), np.uint8)
-    high = np.flatnonzero(octets >= int(np.argmax(is_first_pair)) >> 8)  # few in most texts
-    if not is_first_pair[octets[high].astype(np.int64) << 8 | octets[high + 1]].any():
+    high_positions = np.flatnonzero(octets >= int(np.argmax(is_first_pair)) >> 8)  # few in most texts
+    if not is_first_pair[octets[high_positions].astype(np.int64) << 8 | octets[high_positions + 1]].any():
         return []
     return [number for number in numbers if is_member[np.frombuffer(texts[number].encode("utf-32-le"), "<u4")].any()]

@@ -55,33 +55,33 @@ EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
 _HINT = "use --engine reference"
 
 
-def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_tokens: bool) -> Engine:
+def choose_engine(tokenizer: Tokenizer, choice: EngineChoice, *, add_special_tokens: bool) -> Engine:
     """Choose the engine for a tokenizer.
 
     Args:
         tokenizer: The tokenizer.
-        requested: `auto` chooses gigatoken if it is known to return the same ids as the reference.
+        choice: `auto` chooses gigatoken if it is known to return the same ids as the reference.
         add_special_tokens: Run the post-processor, as Megatron does without --tokenizer-hf-no-include-special-tokens.
 
     Raises:
         TokenizerError: If the requested engine does not support this tokenizer.
     """
     library = tokenizer.library
-    if requested not in get_args(EngineChoice):
-        raise ValueError(f"the engine is {requested!r}, not one of {', '.join(get_args(EngineChoice))}")
-    if requested == "tokenizers" != library:
+    if choice not in get_args(EngineChoice):
+        raise ValueError(f"the engine is {choice!r}, not one of {', '.join(get_args(EngineChoice))}")
+    if choice == "tokenizers" != library:
         problem = f"--engine tokenizers needs a tokenizer.json, and this is a tokenizer of {library}"
         raise TokenizerError(f"{tokenizer.name}: {problem}", hint=_HINT)
     version = importlib.metadata.version(library)
     reference = Engine(reference=library, reference_version=version, add_special_tokens=add_special_tokens)
-    if requested in {"reference", "tokenizers"}:
+    if choice in {"reference", "tokenizers"}:
         return reference
     try:
         return _try_gigatoken(tokenizer, reference)
     except (Unsuitable, TokenizerError) as error:
         message = str(error.__cause__).partition("Location:")[0].strip()
         reason = str(error) if isinstance(error, Unsuitable) else f"gigatoken says: {message}"
-        if requested == "gigatoken":
+        if choice == "gigatoken":
             problem = f"gigatoken cannot encode for this tokenizer: {reason}"
             raise TokenizerError(f"{tokenizer.name}: {problem}", hint=_HINT) from error
         return replace(reference, reason=reason)
@@ -114,8 +114,8 @@ def _try_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     else:
         encoding = read_definition(tokenizer.content)
         parts = (f"tiktoken {check_ranks(encoding)}",)
-        special = [{"content": token, "id": number} for token, number in encoding.special_tokens.items()]
-        document = {"added_tokens": special}
+        special_tokens = [{"content": token, "id": number} for token, number in encoding.special_tokens.items()]
+        document = {"added_tokens": special_tokens}
     ranges = tuple(ends for part in parts for ends in read_ranges(DIFFERING[part]))
     engine = replace(reference, fast=replace(fast, unsafe_ranges=ranges, separator=choose_separator(document)))
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
@@ -240,7 +240,7 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
     Raises:
         Unsuitable: If a part was not compared.
     """
-    model, added = document["model"], {token["content"] for token in document.get("added_tokens") or []}
+    model, added_texts = document["model"], {token["content"] for token in document.get("added_tokens") or []}
     _check_model(model)
     steps, normalizers = flat_steps(document.get("pre_tokenizer")), flat_steps(document.get("normalizer"))
     if model.get("byte_fallback"):
@@ -248,7 +248,7 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
         return ("space-marks",)
     characters = set(byte_characters())
     for token in model["vocab"]:
-        if not characters.issuperset(token) and token not in added:
+        if not characters.issuperset(token) and token not in added_texts:
             raise Unsuitable(f"its token {token!r} is not written in byte characters")
     kinds = [step.get("type") for step in normalizers]
     if any(kind != "NFC" for kind in kinds):
@@ -297,8 +297,8 @@ def _name_splits(steps: list[dict[str, Any]]) -> str:
             return "gpt2"
         if not uses_regex and not last.get("add_prefix_space"):
             for name, patterns in PATTERNS.items():
-                removed = _splits(patterns, behavior="Removed", invert=True)
-                if splits == _splits(patterns) or (len(patterns) == 1 and splits == removed):
+                removing_splits = _splits(patterns, behavior="Removed", invert=True)
+                if splits == _splits(patterns) or (len(patterns) == 1 and splits == removing_splits):
                     return name
     raise _unsuitable_steps("pre-tokenizer", steps)
 
@@ -346,15 +346,15 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
     Raises:
         Unsuitable: If there is such a token.
     """
-    added = document.get("added_tokens") or []
+    added_tokens = document.get("added_tokens") or []
     normalizes, prefixes = document.get("normalizer") is not None, adds_prefix_space(document)
     is_byte_level = not document["model"].get("byte_fallback")
-    strip_token = next((token["content"] for token in added if _strips_spaces(token)), None)
-    for token in added:
+    strip_token = next((token["content"] for token in added_tokens if _strips_spaces(token)), None)
+    for token in added_tokens:
         content = token["content"]
         # The only ASCII characters that NFC produces are `;`, `` ` `` and `K`.
-        by_normalizer = normalizes and not (content.isascii() and content.islower())
-        may_result = is_byte_level and (by_normalizer or (prefixes and content.startswith(" ")))
+        is_normalized = normalizes and not (content.isascii() and content.islower())
+        may_result = is_byte_level and (is_normalized or (prefixes and content.startswith(" ")))
         is_word = may_result and len(loaded.pre_tokenizer.pre_tokenize_str(content)) == 1
         for has_fault, fault in (
             (loaded.token_to_id(content) != token["id"], "has another id than the file says"),
@@ -365,8 +365,8 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
         ):
             if has_fault:
                 raise Unsuitable(f"its added token {content!r} {fault}")
-    late_tokens = [token["content"] for token in added if token.get("normalized")]
-    raw_tokens = [token["content"] for token in added if not token.get("normalized")]
+    late_tokens = [token["content"] for token in added_tokens if token.get("normalized")]
+    raw_tokens = [token["content"] for token in added_tokens if not token.get("normalized")]
     if late_tokens and raw_tokens and strip_token is not None:
         raise Unsuitable(f"its added token {strip_token!r} strips spaces, and other added tokens are looked for later")
     if late_tokens and raw_tokens and (pair := find_overlap(raw_tokens, late_tokens)) is not None:
@@ -409,10 +409,10 @@ def choose_separator(document: dict[str, Any]) -> Separator | None:
     """
     if any(step.get("prepend_scheme") == "first" for step in flat_steps(document.get("pre_tokenizer"))):
         return None
-    added = document.get("added_tokens") or []
-    for token in added[:_TRIED_SEPARATORS]:
+    added_tokens = document.get("added_tokens") or []
+    for token in added_tokens[:_TRIED_SEPARATORS]:
         content = token["content"]
-        overlaps = any(_can_overlap(content, other["content"]) for other in added)
+        overlaps = any(_can_overlap(content, other_token["content"]) for other_token in added_tokens)
         if content == content.strip() and not _strips_spaces(token) and not overlaps:
             return content, token["id"]
     return None
@@ -426,14 +426,14 @@ def _can_overlap(first: str, second: str) -> bool:
     """Tell whether occurrences of two strings, or two occurrences of one string, can overlap in a text."""
     if first != second and (first in second or second in first):
         return True
-    shorter = min(len(first), len(second))
-    return any(first.endswith(second[:n]) or second.endswith(first[:n]) for n in range(1, shorter))
+    min_length = min(len(first), len(second))
+    return any(first.endswith(second[:n]) or second.endswith(first[:n]) for n in range(1, min_length))
 
 
 # Texts that both engines must encode alike before gigatoken is used; they exercise every option of tokenizers.
 
 PROBED_ADDED_TOKENS = 64
-"""Most added tokens to probe, so that probing takes at most 0.1 s."""
+"""Limit on the added tokens to probe, so that probing takes at most 0.1 s."""
 
 FIXED_PROBES = (
     "", " ", "  ", "\n", "\r\n", "\t \t", "\0", "a\0b", "\u00a0x\u2003y\u3000z", " leading", "trailing ", "a" * 300,
@@ -447,7 +447,7 @@ FIXED_PROBES = (
 )  # fmt: skip
 """Texts in many scripts and of many kinds."""
 
-_SHORT = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
+_SNIPPETS = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
 """All sequences of up to three of these are probes, to show where a pre-tokenizer splits."""
 
 
@@ -457,8 +457,8 @@ def probes_of(added_tokens: Sequence[str]) -> list[str]:
     Args:
         added_tokens: The strings of its added tokens.
     """
-    short = ("".join(letters) for length in (1, 2, 3) for letters in itertools.product(_SHORT, repeat=length))
-    probes = [*FIXED_PROBES, *short]
+    short_texts = ("".join(letters) for length in (1, 2, 3) for letters in itertools.product(_SNIPPETS, repeat=length))
+    probes = [*FIXED_PROBES, *short_texts]
     for content in added_tokens[:PROBED_ADDED_TOKENS]:
         probes += (content, f" {content} ", f"a{content}b", f"{content * 2}\n{content}")
         probes += (f"é {content[:-1]}{content}\u3000x", unicodedata.normalize("NFD", content))

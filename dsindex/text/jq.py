@@ -47,11 +47,11 @@ MEMORY_PER_BYTE = 100
 TOO_DEEP = {"error": "the record is nested too deep"}
 
 _NOT_ALLOWED = "is not allowed, since output must depend on the record alone"
-_REFUSED = (
+_REFUSED_NAMES = (
     *("env", "now", "localtime", "strflocaltime(f)", "input", "inputs", "input_filename", "input_line_number"),
     *("modulemeta", "get_search_list", "debug", "debug(f)", "stderr", "halt", "halt_error", "halt_error(f)"),
 )
-_PRELUDE = " ".join(f"def {name}: error(\"'{name.removesuffix('(f)')}' {_NOT_ALLOWED}\");" for name in _REFUSED)
+_PRELUDE = " ".join(f"def {name}: error(\"'{name.removesuffix('(f)')}' {_NOT_ALLOWED}\");" for name in _REFUSED_NAMES)
 """Precedes the program and replaces jq's functions of these names; `import` fails, since it must come first."""
 _HEAD = re.compile(
     r"""\s*\.(?:(?P<name>[A-Za-z_]\w*)|(?P<quoted>"[^"\\]+")|\[\s*(?P<bracket>"[^"\\]+")\s*\])
@@ -292,8 +292,8 @@ def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[s
             hint="look at its recursion, loops and regular expressions: they have to end for every record",
         ) from error
     if isinstance(reply, str):
-        undefined = re.search(r"(\w+)/0 is not defined", reply)
-        hint = 'for a key of the record, write .{0}; for a text, "{0}"'.format(undefined[1]) if undefined else None
+        name_match = re.search(r"(\w+)/0 is not defined", reply)
+        hint = 'for a key of the record, write .{0}; for a text, "{0}"'.format(name_match[1]) if name_match else None
         hint = next((hint for sign, hint in _HINTS.items() if re.search(sign, pattern)), hint)
         raise InputError(f"jq pattern {pattern!r}: {_shorten(reply)}", hint=hint)
     return list(map(marshal.loads, reply))
@@ -337,10 +337,10 @@ def _stop_child(connection: Connection, process: subprocess.Popen[bytes]) -> Non
 
 
 def _serve(connection: Connection, seconds: float, memory_bytes: int) -> None:
-    """Run programs on lines until the parent ends: send the answers, or the error if a program does not compile."""
+    """Run programs on lines until the parent ends: send the outputs, or the error if a program does not compile."""
     import jq
 
-    compiled = functools.lru_cache(maxsize=16)(jq.compile)
+    compile_program = functools.lru_cache(maxsize=16)(jq.compile)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]  # after `ulimit -v` in a shell, no process may raise it
 
@@ -361,7 +361,7 @@ def _serve(connection: Connection, seconds: float, memory_bytes: int) -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)
         reply: Any = []
         try:
-            program = compiled(source)
+            program = compile_program(source)
             reply = [run(program, line) for line in text.split(b"\n")] if text else []
         except ValueError as error:
             reply = str(error)

@@ -61,7 +61,7 @@ def lay_out_documents(
     Source: docs/formats.md sections 1 and 3; Megatron-LM tools/preprocess_data.py, Encoder.encode, and
     IndexedDatasetBuilder.add_documents, which preprocess_data_fast.py calls.
     """
-    has_tokens, places = batch.lengths > 0, batch.places
+    has_tokens, slots = batch.lengths > 0, batch.slots
     sequences_before = starts_of(has_tokens)
     counts = batch.texts_per_record
     ends = np.arange(1, len(has_tokens) + 1) if counts is None else np.cumsum(counts)
@@ -71,13 +71,13 @@ def lay_out_documents(
     gets_eod = np.zeros(len(has_tokens), np.bool_)
     if eod_id is not None:
         last_texts = np.flatnonzero(has_tokens)[sequences_before[ends][~is_empty] - 1]
-        gets_eod[last_texts] = layout != "pbin" or batch.spaced[places[last_texts] - 1] != eod_id
-    check_ids(batch.spaced, vocabulary_size)
-    require_fit(batch.spaced, dtype)
-    tokens, eod_in_text = batch.spaced.astype(dtype), 0
-    tokens[places[gets_eod]] = eod_id or 0
+        gets_eod[last_texts] = layout != "pbin" or batch.spaced_ids[slots[last_texts] - 1] != eod_id
+    check_ids(batch.spaced_ids, vocabulary_size)
+    require_fit(batch.spaced_ids, dtype)
+    tokens, eod_in_text = batch.spaced_ids.astype(dtype), 0
+    tokens[slots[gets_eod]] = eod_id or 0
     if not gets_eod.all():
-        tokens = np.delete(tokens, places[~gets_eod])
+        tokens = np.delete(tokens, slots[~gets_eod])
     if eod_id is not None:
         eod_in_text = int(np.count_nonzero(tokens == eod_id) - np.count_nonzero(gets_eod))
     lengths = (batch.lengths + gets_eod)[has_tokens]

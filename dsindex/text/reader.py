@@ -82,7 +82,7 @@ class TaskReader:
             else:
                 records = block
             records = selection.join_texts(records)
-            np.add.at(self.counts["blank"], records.blank, 1)
+            np.add.at(self.counts["blank"], records.blank_parts, 1)
             yield records
 
     def lines(self, *, block_bytes: int, max_line_bytes: int) -> Iterator[tuple[int, LineBlock]]:

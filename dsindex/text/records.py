@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 Indices: TypeAlias = "NDArray[np.int64]"
 Decoded: TypeAlias = "tuple[NDArray[np.bool_], list[list[Any]]]"
-"""Which lines are kept, and the values of each key in these."""
+"""Which lines are kept, and the values of each key in the kept lines."""
 Decoder: TypeAlias = "Callable[[memoryview[int], int], Decoded | None]"
 """Decodes lines, given their number; returns None if `Selection.read_line` must judge one of them."""
 
-_SPLIT = 16
+_NUM_SPLITS = 16
 """Number of parts in which lines are decoded if they cannot be decoded together."""
 DEFAULT_BLOCK_BYTES = 2 << 20
 """Bytes of text parsed at a time: few enough that gigatoken uses one thread for a block; 1 MiB is slower."""
@@ -54,20 +54,20 @@ def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlo
         folder_values = tuple(selection.folder_values.items())
         decoder = _open_decoder(paths_by_key, selection.takes_lists, selection.condition, folder_values)
     decoded, undecoded = _decode_parts(block, decoder, np.flatnonzero((block.sizes > 0) & (block.sizes <= limit)))
-    unread = {number: line for number in undecoded if (line := block.text(number)).strip(JSON_WHITESPACE)}
-    blank = np.union1d(np.flatnonzero(block.sizes == 0), [number for number in undecoded if number not in unread])
+    texts = {number: line for number in undecoded if (line := block.text(number)).strip(JSON_WHITESPACE)}
+    blank_lines = np.union1d(np.flatnonzero(block.sizes == 0), [number for number in undecoded if number not in texts])
     long_lines = np.flatnonzero(block.sizes > limit).tolist()
     reasons = {number: describe_long_line(int(block.sizes[number]), limit) for number in long_lines}
-    judgements = dict(zip(unread, selection.read_lines(list(unread.values())), strict=True))
+    judgements = dict(zip(texts, selection.read_lines(list(texts.values())), strict=True))
     reasons |= {number: reason for number, reason in judgements.items() if isinstance(reason, str)}
     values_by_number = {number: values for number, values in judgements.items() if isinstance(values, list)}
     if values_by_number:
         decoded.append((np.array([*values_by_number]), list(map(list, zip(*values_by_number.values(), strict=True)))))
-    records = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in decoded)])
+    kept_lines = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in decoded)])
     columns = (list(chain.from_iterable(values[key] for _, values in decoded)) for key in range(len(selection.keys)))
     if len(decoded) > 1:
-        order = np.argsort(records)
-        records, columns = records[order], (list(map(column.__getitem__, order.tolist())) for column in columns)
+        order = np.argsort(kept_lines)
+        kept_lines, columns = kept_lines[order], (list(map(column.__getitem__, order.tolist())) for column in columns)
 
     def read_line(part: int, line: int) -> bytes:
         [number] = np.flatnonzero((block.parts == part) & (block.lines == line))
@@ -80,12 +80,12 @@ def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlo
 
     return RecordBlock(
         num_lines=block.num_lines,
-        blank=block.parts[blank.astype(np.int64)],
-        offsets=block.offsets[records],
-        lines=block.lines[records],
-        parts=block.parts[records],
+        blank_parts=block.parts[blank_lines.astype(np.int64)],
+        offsets=block.offsets[kept_lines],
+        lines=block.lines[kept_lines],
+        parts=block.parts[kept_lines],
         columns=selection.build_columns(columns),
-        bad=tuple(starmap(make_bad_record, sorted(reasons.items()))),
+        bad_records=tuple(starmap(make_bad_record, sorted(reasons.items()))),
         text_bytes=block.text_bytes,
         read_line=read_line,
     )
@@ -161,9 +161,9 @@ def _decode_lines(block: LineBlock, decoder: Decoder, numbers: Indices) -> Decod
         return decoder(memoryview(block.text(int(numbers[0]))), 1)
     # Each line must begin with { and end with }. If there are also as many records as lines, each line is one record.
     octets = np.frombuffer(block.data, np.uint8)
-    starts, lasts = block.starts[numbers], block.ends[numbers] - 1
-    lasts -= octets[lasts] == ord("\r")
-    if (octets[starts] != ord("{")).any() or (octets[lasts] != ord("}")).any():
+    starts, last_positions = block.starts[numbers], block.ends[numbers] - 1
+    last_positions -= octets[last_positions] == ord("\r")
+    if (octets[starts] != ord("{")).any() or (octets[last_positions] != ord("}")).any():
         return None
     return decoder(memoryview(block.data)[int(starts[0]) : int(block.ends[numbers[-1]])], len(numbers))
 
@@ -187,5 +187,5 @@ def _decode_parts(
         elif decoder is None or len(numbers) <= 1:
             undecoded += numbers.tolist()
         else:
-            pending += np.array_split(numbers, _SPLIT)
+            pending += np.array_split(numbers, _NUM_SPLITS)
     return decoded, sorted(undecoded)

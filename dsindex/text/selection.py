@@ -55,7 +55,7 @@ class TextKey:
     name: str
     """Name of the column and of the output; a jq program without a name is its own name."""
     path: Path | None = None
-    """The keys that lead to the value, which for an exact name is the name alone; None for a jq program."""
+    """The keys that lead to the value: for an exact name, only the name; None for a jq program."""
     program: str | None = None
     """The jq program; None for a name or a path."""
     other_names: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Selection:
     where: str | None = None
     """A jq program; a record is excluded if all results are null or false."""
     condition: Condition | None = None
-    """The same as a plain condition; None if jq has to run on every record."""
+    """`where` as a plain condition; None if there is no condition, or if only jq can evaluate it."""
     join: str | None = None
     """The separator that joins the texts of all keys; None to keep them apart."""
     vocabulary_size: int | None = None
@@ -131,7 +131,7 @@ class Selection:
     def alternatives(self) -> tuple[tuple[Path, ...], ...] | None:
         """The paths to try for each key, to read whole blocks of lines; None if lines must be read one by one.
 
-        Lines are read one by one with jq, with a value from a folder (unless it is only compared), with a lone
+        Lines are read one by one with jq, with a value from a folder (unless only the condition reads it), with a lone
         surrogate in a path, with a path of more than MAX_PATH_KEYS keys, and if a path leads through the value of
         another.
         """
@@ -197,8 +197,8 @@ class Selection:
         """Return a block with one column for each output, joining the texts of all keys if there is a separator."""
         if self.join is None:
             return block
-        joined = [map(self.join.join, column.by_record()) for column in block.columns.values()]
-        texts = list(map(self.join.join, zip(*joined, strict=True)))
+        joined_texts = [map(self.join.join, column.items_by_record()) for column in block.columns.values()]
+        texts = list(map(self.join.join, zip(*joined_texts, strict=True)))
         return replace(block, columns={JOINED: Column.of_values(texts)})
 
     def _judge(self, line: bytes, answers: PatternAnswers | None) -> Judgement:
@@ -209,8 +209,8 @@ class Selection:
                 return None
             record = {**self.folder_values, **record} if self.folder_values else record
             for key in self.keys:
-                by_jq = answers if key.path is None else None
-                value = _find_key_value(record, key) if by_jq is None else by_jq.value(key.name)
+                jq_answers = answers if key.path is None else None
+                value = _find_key_value(record, key) if jq_answers is None else jq_answers.value(key.name)
                 if (fault := self.find_fault(key, value)) is not None:
                     return fault
                 values.append(value)

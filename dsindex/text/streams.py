@@ -90,8 +90,8 @@ class LineBlock:
     @classmethod
     def of_long_line(cls, head: bytes, num_bytes: int, *, offset: int, line: int) -> LineBlock:
         """Return the block of one line above the limit; `head`, its first bytes, may have newlines of a document."""
-        empty, end = cls.of_text(b"", offset=offset, first_line=line), np.array([len(head)])
-        return replace(empty, data=head, ends=end, sizes=np.array([num_bytes]), text_bytes=num_bytes + 1)
+        empty_block, end = cls.of_text(b"", offset=offset, first_line=line), np.array([len(head)])
+        return replace(empty_block, data=head, ends=end, sizes=np.array([num_bytes]), text_bytes=num_bytes + 1)
 
     @classmethod
     def of_lines(
@@ -159,14 +159,14 @@ def _cut_lines(chunks: Iterator[Chunk], end: int | None, limit: int, *, skips_fi
         is_over = end is not None and offset >= end
         if is_over and not buffer:
             return
-        cut = (text.find(b"\n") if is_over else text.rfind(b"\n")) + 1
-        buffer += memoryview(text)[: cut or len(text)]
-        if cut:
+        line_end = (text.find(b"\n") if is_over else text.rfind(b"\n")) + 1
+        buffer += memoryview(text)[: line_end or len(text)]
+        if line_end:
             block = LineBlock.of_text(buffer, offset=begin, first_line=line)
             yield block
             if is_over:
                 return
-            buffer, begin, line = bytearray(memoryview(text)[cut:]), offset + cut, line + len(block.starts)
+            buffer, begin, line = bytearray(memoryview(text)[line_end:]), offset + line_end, line + len(block.starts)
         if len(buffer) <= limit:
             chunk = next(chunks, None)
             continue
@@ -182,8 +182,8 @@ def _cut_lines(chunks: Iterator[Chunk], end: int | None, limit: int, *, skips_fi
 def _skip_line(chunks: Iterator[Chunk], offset: int) -> Chunk:
     """Return the rest of the chunk after the next newline, or an empty chunk as if the text ended with a newline."""
     for offset, text in chunks:
-        if cut := text.find(b"\n") + 1:
-            return offset + cut, text[cut:]
+        if line_end := text.find(b"\n") + 1:
+            return offset + line_end, text[line_end:]
         offset += len(text)
     return offset + 1, b""
 

@@ -103,12 +103,12 @@ def read_table_records(
             reasons = {row: reason for row, reason in reasons.items() if is_kept[row]} | failures
         block = RecordBlock(
             num_lines=len(row_values),
-            blank=np.empty(0, np.int64),
+            blank_parts=np.empty(0, np.int64),
             offsets=np.full(len(row_values), group, np.int64),
             lines=np.arange(len(row_values)) + first_row,
             parts=np.full(len(row_values), number),
             columns=columns,
-            bad=(),
+            bad_records=(),
             text_bytes=int(sizes.sum()),
             read_line=read_line,
         )
@@ -119,7 +119,7 @@ def read_table_records(
 def _compare_rows(
     selection: Selection, condition: Condition, rows: pa.StructArray
 ) -> tuple[NDArray[np.bool_], dict[int, str]]:
-    """Tell which rows to keep, shape [rows], and why some of these are bad; jq judges rows with odd values."""
+    """Tell which rows to keep, shape [rows], and why some kept rows are bad; jq judges rows with odd values."""
     values = selection.folder_values
     columns = {path: _compared_values(rows, path, values.get(path[0], UNSET)) for path in condition.paths}
     is_kept, failures = condition.holds(columns), dict[int, str]()
@@ -133,14 +133,14 @@ def _compare_rows(
     return is_kept, failures
 
 
-def _compared_values(rows: pa.StructArray, path: Path, missing: object) -> list[Any]:
-    """Return the values at a path; an odd value has no type of RANKS."""
+def _compared_values(rows: pa.StructArray, path: Path, default: object) -> list[Any]:
+    """Return the values at a path, for a condition; a value is odd if its type is not in RANKS."""
     column = rows
     for name in path:
         if not pa.types.is_struct(column.type):
             return [...] * len(rows)
         if not column.type.get_all_field_indices(name):
-            return [missing] * len(rows)
+            return [default] * len(rows)
         column = pc.struct_field(column, name)
     values = json_values(column)
     return [
@@ -243,9 +243,9 @@ def _open_table(
 
     def read(begin: int, end: int, num_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         for group in range(begin, end):
-            rows = num_bytes * parquet_file.metadata.row_group(group).num_rows // max(1, sizes[group])
-            rows = max(1, min(_MAX_ROWS, rows))
-            for batch in parquet_file.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
+            num_rows = num_bytes * parquet_file.metadata.row_group(group).num_rows // max(1, sizes[group])
+            num_rows = max(1, min(_MAX_ROWS, num_rows))
+            for batch in parquet_file.iter_batches(num_rows, row_groups=[group], columns=names, use_threads=False):
                 yield group, batch
 
     return sizes, read
@@ -275,20 +275,20 @@ def _measure_groups(parquet_file: pq.ParquetFile, names: Sequence[str] | None) -
 
 
 def _holds_texts_or_ids(kind: pa.DataType) -> bool:
-    """Whether a column holds strings, or lists of strings, of ids or of lists of ids."""
-    inner = kind.value_type if is_list(kind) else kind
-    inner = inner.value_type if pa.types.is_dictionary(inner) else inner
-    if any(name in str(inner) for name in ("string", "binary", "null")) and not pa.types.is_nested(inner):
+    """Whether a column holds strings, lists of strings, lists of ids, or lists of lists of ids."""
+    value_type = kind.value_type if is_list(kind) else kind
+    value_type = value_type.value_type if pa.types.is_dictionary(value_type) else value_type
+    if any(name in str(value_type) for name in ("string", "binary", "null")) and not pa.types.is_nested(value_type):
         return True
-    return is_list(kind) and pa.types.is_integer(inner.value_type if is_list(inner) else inner)
+    return is_list(kind) and pa.types.is_integer(value_type.value_type if is_list(value_type) else value_type)
 
 
 def _check_columns(path: str, schema: pa.Schema, columns: Columns | None) -> None:
     """Check that a table has the wanted columns.
 
     Raises:
-        InputError: If a wanted column is missing, exists twice, or has another type. If all columns are wanted, if two
-            have the same name, or a column has no form in JSON.
+        InputError: If a wanted column is missing, exists twice, or has another type; if all columns are wanted, also if
+            two have the same name or one has no form in JSON.
     """
     table_type = pa.struct(list(schema))
     if columns is None:
@@ -337,8 +337,7 @@ def table_errors(path: str, format: Format) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError, KeyError) as error:
         if isinstance(error, OSError) and error.errno:  # the disk failed, the table may be intact
             raise read_error(path, error) from error
-        lines = str(error).strip().splitlines()
-        message = (lines[0] if lines else type(error).__name__)[:_SHOWN_CHARACTERS]
+        message = next(iter(str(error).strip().splitlines()), type(error).__name__)[:_SHOWN_CHARACTERS]
         hint = "it may be cut off or damaged: fetch or write it again"
         if "crypt" in message:
             hint = "decrypt it into a new file"
@@ -356,7 +355,7 @@ class InvalidText(bytes):
 
 def is_list(kind: pa.DataType) -> bool:
     """Whether the values of a type are lists."""
-    return any(name in str(kind).partition("<")[0] for name in ("list", "list_view"))
+    return "list" in str(kind).partition("<")[0]
 
 
 def json_values(array: pa.Array) -> list[Any]:
@@ -383,15 +382,15 @@ def json_values(array: pa.Array) -> list[Any]:
     if types.is_struct(kind):
         columns = [json_values(child) for child in array.flatten()]
         names, rows = kind.names, zip(*columns, strict=True) if columns else ((),) * len(array)
-        values: Any = ({k: v for k, v in zip(names, row, strict=True) if v is not None} for row in rows)
+        values: Any = ({key: cell for key, cell in zip(names, row, strict=True) if cell is not None} for row in rows)
     elif types.is_map(kind) or is_list(kind):
         if types.is_fixed_size_list(kind) or str(kind).startswith(("list_view", "large_list_view")):
             array = array.cast(pa.large_list(kind.value_type))
         bounds = array.offsets.to_pylist()
         first, last = bounds[0], bounds[-1]
         children = [array.keys, array.items] if types.is_map(kind) else [array.values]
-        inner = [json_values(child.slice(first, last - first)) for child in children]
-        values = ([items[begin - first : end - first] for items in inner] for begin, end in pairwise(bounds))
+        child_values = [json_values(child.slice(first, last - first)) for child in children]
+        values = ([items[begin - first : end - first] for items in child_values] for begin, end in pairwise(bounds))
         values = (_make_object(*row) for row in values) if types.is_map(kind) else (row for [row] in values)
     else:
         return _plain_values(array)
@@ -410,9 +409,8 @@ def _extension_values(array: pa.ExtensionArray, name: str) -> list[Any]:
 def _plain_values(array: pa.Array) -> list[Any]:
     kind, types = array.type, pa.types
     if types.is_duration(kind):
-        return [
-            None if value is None else value / _PER_SECOND[kind.unit] for value in array.cast(pa.int64()).to_pylist()
-        ]
+        values = array.cast(pa.int64()).to_pylist()
+        return [None if value is None else value / _PER_SECOND[kind.unit] for value in values]
     if types.is_temporal(kind) and not types.is_interval(kind):
         return _time_values(array)
     if types.is_float16(kind):
@@ -457,14 +455,14 @@ def _far_time(scalar: pa.Scalar) -> str:
 def _make_object(keys: list[Any], items: list[Any]) -> dict[str, Any]:
     """Return a map as an object; a key that is not text becomes its JSON."""
     names = (key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key for key in keys)
-    return {k if isinstance(k, str) else json.dumps(k): v for k, v in zip(names, items, strict=True)}
+    return {key if isinstance(key, str) else json.dumps(key): item for key, item in zip(names, items, strict=True)}
 
 
-def _decode_text(value: Any, otherwise: type[bytes]) -> Any:  # noqa: ANN401 - a value of any type
+def _decode_text(value: Any, fallback_type: type[bytes]) -> Any:  # noqa: ANN401 - a value of any type
     try:
         return value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:
-        return otherwise(value)
+        return fallback_type(value)
 
 
 def _parse_json(text: Any) -> Any:  # noqa: ANN401 - any JSON value

@@ -28,7 +28,7 @@ END_OF_TEXT = "<|endoftext|>"
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _SHORT_FORMS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _ENDS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_OTHER_SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _FIRST = r"[^\r\n\p{L}\p{N}]?"
 _SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
@@ -43,8 +43,8 @@ _DEEPSEEK = (
 
 PATTERNS: dict[str, tuple[str, ...]] = {
     "gpt2": (GPT2_PATTERN,),
-    "llama3": (rf"{_SHORT_FORMS}|{_FIRST}\p{{L}}+|\p{{N}}{{1,3}}|{_OTHERS}|{_ENDS}",),
-    "qwen2": (rf"{_SHORT_FORMS}|{_FIRST}\p{{L}}+|\p{{N}}|{_OTHERS}|{_ENDS}",),
+    "llama3": (rf"{_SHORT_FORMS}|{_FIRST}\p{{L}}+|\p{{N}}{{1,3}}|{_OTHER_SYMBOLS}|{_ENDS}",),
+    "qwen2": (rf"{_SHORT_FORMS}|{_FIRST}\p{{L}}+|\p{{N}}|{_OTHER_SYMBOLS}|{_ENDS}",),
     "qwen3.5": (rf"{_SHORT_FORMS}|{_FIRST}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_ENDS}",),
     "o200k": (_O200K,),
     "nemotron": (rf"{_FIRST}{_UPPER}*{_LOWER}+|{_FIRST}{_UPPER}+{_LOWER}*|\p{{N}}|{_SYMBOLS}|{_ENDS}",),
@@ -103,9 +103,9 @@ class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary_size: int
 
     def __post_init__(self) -> None:
-        missing = next((byte for byte in range(256) if bytes([byte]) not in self.ranks), None)
-        if missing is not None:
-            raise ValueError(f"no token for the byte 0x{missing:02X}")
+        missing_byte = next((byte for byte in range(256) if bytes([byte]) not in self.ranks), None)
+        if missing_byte is not None:
+            raise ValueError(f"no token for the byte 0x{missing_byte:02X}")
         numbers = [*self.ranks.values(), *set(self.special_tokens.values())]  # o200k_harmony gives one id two names
         if min(numbers) < 0 or max(numbers) >= self.vocabulary_size or len(set(numbers)) < len(numbers):
             raise ValueError(
@@ -146,7 +146,7 @@ _ENCODINGS: dict[str, tuple[str, dict[str, int]]] = {
 _LLAMA3 = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"}
 _LLAMA31 = {4: "finetune_right_pad_id", 5: "step_id", 8: "eom_id", 10: "python_tag", 11: "image"}
 _LLAMA_NAMES = {"llama3": _LLAMA3, "llama3.1": _LLAMA3 | _LLAMA31}
-"""The names among 256 special tokens, which follow the ranks; the others are reserved."""
+"""Names of some of the 256 special tokens, whose ids follow the ranks; all other special tokens are reserved."""
 _FAMILIES = (*_ENCODINGS, *_LLAMA_NAMES)
 
 
@@ -171,15 +171,15 @@ def read_rank_file(file: str, content: bytes, family: str | None) -> tuple[Tikto
         raise TokenizerError(f"{file}: {problem}", hint=f"choose with `dsindex build --tiktoken-encoding`: {families}")
     ranks = _collect_ranks(line.split(b" ") for line in content.splitlines() if line)
     if family in _ENCODINGS:
-        pattern, special = _ENCODINGS[family]
+        pattern, special_tokens = _ENCODINGS[family]
         eod = END_OF_TEXT
     else:
         pattern, eod = PATTERNS["llama3"][0], "<|end_of_text|>"
-        names_by_number, reserved = _LLAMA_NAMES[family], itertools.count()
-        names = (names_by_number.get(number) or f"reserved_special_token_{next(reserved)}" for number in range(256))
-        special = {f"<|{name}|>": len(ranks) + number for number, name in enumerate(names)}
-    size = max([*ranks.values(), *special.values()]) + 1
-    return TiktokenEncoding(pattern=pattern, ranks=ranks, special_tokens=special, vocabulary_size=size), eod
+        names_by_number, reserved_ids = _LLAMA_NAMES[family], itertools.count()
+        names = (names_by_number.get(number) or f"reserved_special_token_{next(reserved_ids)}" for number in range(256))
+        special_tokens = {f"<|{name}|>": len(ranks) + number for number, name in enumerate(names)}
+    size = max([*ranks.values(), *special_tokens.values()]) + 1
+    return TiktokenEncoding(pattern=pattern, ranks=ranks, special_tokens=special_tokens, vocabulary_size=size), eod
 
 
 def _collect_ranks(entries: Iterable[Sequence[bytes | str | int]]) -> dict[bytes, int]:
@@ -219,10 +219,10 @@ def read_megatron_ranks(content: bytes, options: TokenizerOptions) -> tuple[Tikt
     Raises:
         ValueError: If Megatron would refuse it.
     """
-    special, num_special = options.tokenizer_special_tokens, options.tiktoken_num_special_tokens
+    specials, num_special = options.tokenizer_special_tokens, options.tiktoken_num_special_tokens
     size = MEGATRON_VOCABULARY_SIZE if options.vocab_size is None else options.vocab_size
-    missing = set(MEGATRON_SPECIAL_TOKENS) - set(special)
-    if missing or len(set(special)) < len(special) or not len(special) <= num_special < size:
+    missing_tokens = set(MEGATRON_SPECIAL_TOKENS) - set(specials)
+    if missing_tokens or len(set(specials)) < len(specials) or not len(specials) <= num_special < size:
         raise ValueError(
             f"Megatron needs {' '.join(MEGATRON_SPECIAL_TOKENS)} among at most {num_special} different special tokens, "
             f"and a vocabulary of more; it has {size}"
@@ -234,11 +234,11 @@ def read_megatron_ranks(content: bytes, options: TokenizerOptions) -> tuple[Tikt
     ranks, num_kept = _collect_ranks((entry.token_bytes, entry.rank) for entry in entries), size - num_special
     if len(ranks) < num_kept:
         raise ValueError(f"{len(ranks)} ranks, and a vocabulary of {size} needs {num_kept}")
-    filler = (f"<SPECIAL_{number}>" for number in range(len(special), num_special))
+    filler = (f"<SPECIAL_{number}>" for number in range(len(specials), num_special))
     encoding = TiktokenEncoding(
         pattern=MEGATRON_PATTERNS[options.tiktoken_pattern],
         ranks={token: rank + num_special for token, rank in ranks.items() if rank < num_kept},
-        special_tokens={token: number for number, token in enumerate([*special, *filler])},
+        special_tokens={token: number for number, token in enumerate([*specials, *filler])},
         vocabulary_size=size,
     )
     return encoding, "</s>"

@@ -21,6 +21,7 @@ import sys
 import tarfile
 import tempfile
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,6 +82,18 @@ class Setting:
         command = [self.megatron_python, f"{self.megatron}/tools/{name}", *words]
         return run_program(command, cwd=self.folder, env=environment)
 
+    @property
+    def no_megatron(self) -> str:
+        """The note of a comparison with Megatron-LM if there is no checkout, else nothing."""
+        return "" if self.megatron else "name a checkout with --megatron"
+
+    def compare(self, row: Row, ours: Callable[[], Run], other: Callable[[], Run]) -> Row:
+        """Return the row with the runs of both programs; a row with a note is not measured."""
+        if row.note:
+            return row
+        our_runs, other_runs = alternate(ours, other, self.rounds)
+        return replace(row, ours=our_runs, other=other_runs)
+
 
 def digest_dataset(prefix: str) -> str:
     """Return one digest of a `.bin` and its `.idx`."""
@@ -98,8 +111,7 @@ def measure_self(setting: Setting) -> Iterable[Row]:
     tree = setting.fresh("earlier")
     with tarfile.open(fileobj=BytesIO(archive)) as files:
         files.extractall(tree, filter="data")
-    ours, other = alternate(lambda: setting.build("ours"), lambda: setting.build("other", tree=tree), setting.rounds)
-    yield replace(row, ours=ours, other=other)
+    yield setting.compare(row, lambda: setting.build("ours"), lambda: setting.build("other", tree=tree))
 
 
 def measure_build(setting: Setting) -> Iterable[Row]:
@@ -109,10 +121,7 @@ def measure_build(setting: Setting) -> Iterable[Row]:
         "preprocess_data_fast.py": ["--use-gigatoken"],
         "preprocess_data.py": ["--workers", setting.workers],
     }.items():
-        row = Row(group="build", work=work, against=program)
-        if setting.megatron is None:
-            yield replace(row, note="name a checkout with --megatron")
-            continue
+        row = Row(group="build", work=work, against=program, note=setting.no_megatron)
 
         def preprocess(program: str = program, extra: list[object] = extra) -> Run:
             out = setting.fresh("other") / "out"
@@ -120,24 +129,21 @@ def measure_build(setting: Setting) -> Iterable[Row]:
             run = setting.megatron_tool(program, *words, *setting.tokenizing(), *extra)
             return replace(run, digest=digest_dataset(f"{out}_text_document"))
 
-        ours, other = alternate(lambda: setting.build("ours"), preprocess, setting.rounds)
-        yield replace(row, ours=ours, other=other)
+        yield setting.compare(row, lambda: setting.build("ours"), preprocess)
 
 
 def measure_ray(setting: Setting) -> Iterable[Row]:
     """Compare a build on a running cluster of one node with a local one."""
     import ray
 
+    row = Row(group="ray", work="build on a running cluster", against="the same locally")
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         started = ray.init(address="local", num_cpus=setting.workers, include_dashboard=False, _temp_dir=folder)
+        words = ["--address", started.address_info["gcs_address"]]
         try:
-            address = started.address_info["gcs_address"]
-            ours, other = alternate(
-                lambda: setting.build("ours", "--address", address), lambda: setting.build("other"), setting.rounds
-            )
+            yield setting.compare(row, lambda: setting.build("ours", *words), lambda: setting.build("other"))
         finally:
             ray.shutdown()
-    yield Row(group="ray", work="build on a running cluster", against="the same locally", ours=ours, other=other)
 
 
 def measure_merge(setting: Setting) -> Iterable[Row]:
@@ -161,17 +167,11 @@ def measure_merge(setting: Setting) -> Iterable[Row]:
         run = setting.megatron_tool("merge_datasets.py", "--input", parts, "--output-prefix", out)
         return replace(run, digest=digest_dataset(str(out)))
 
-    row = Row(group="merge", work=work, against="merge_datasets.py")
-    if setting.megatron is None:
-        yield replace(row, note="name a checkout with --megatron")
-    else:
-        ours, other = alternate(merge, merge_by_megatron, setting.rounds)
-        yield replace(row, ours=ours, other=other)
+    row = Row(group="merge", work=work, against="merge_datasets.py", note=setting.no_megatron)
+    yield setting.compare(row, merge, merge_by_megatron)
     copy = ["sh", "-c", 'cat "$0"/*.bin > "$1" && sync "$1"', parts, setting.fresh("other") / "out.bin"]
-    ours, other = alternate(
-        lambda: replace(merge(), digest=""), lambda: run_program(copy, cwd=setting.folder), setting.rounds
-    )
-    yield Row(group="merge", work=work, against="cat and sync", ours=ours, other=other)
+    row = Row(group="merge", work=work, against="cat and sync")
+    yield setting.compare(row, lambda: replace(merge(), digest=""), lambda: run_program(copy, cwd=setting.folder))
 
 
 def measure_caches(setting: Setting) -> Iterable[Row]:
@@ -200,12 +200,8 @@ def measure_caches(setting: Setting) -> Iterable[Row]:
         return replace(done, digest=digest_files(files))
 
     own = ["index", "--megatron-release", release, "--", "python", "prepare_cache.py", *words]
-    ours, other = alternate(
-        lambda: prepare(lambda: setting.dsindex(*own)),
-        lambda: prepare(lambda: setting.megatron_tool("prepare_cache.py", *words)),
-        setting.rounds,
-    )
-    yield replace(row, ours=ours, other=other)
+    other = partial(setting.megatron_tool, "prepare_cache.py", *words)
+    yield setting.compare(row, lambda: prepare(partial(setting.dsindex, *own)), lambda: prepare(other))
 
 
 def _release_of(megatron: Path) -> str:
@@ -219,9 +215,9 @@ def _release_of(megatron: Path) -> str:
 
 def measure_reading(setting: Setting) -> Iterable[Row]:
     """Compare reading documents and samples with megatron-core's classes, by CPU time in one process."""
-    row = Row(group="reading", work="ds[i], samples", against="megatron-core")
-    if setting.megatron is None:
-        yield replace(row, note="name a checkout with --megatron")
+    row = Row(group="reading", work="ds[i], samples", against="megatron-core", note=setting.no_megatron)
+    if row.note:
+        yield row
         return
     setting.build("part")
     prefix = setting.folder / "part" / "out_text_document"
@@ -242,9 +238,7 @@ def measure_reading(setting: Setting) -> Iterable[Row]:
 def measure_instruct(setting: Setting) -> Iterable[Row]:
     """Compare chats to tokens and masks with `apply_chat_template` in `datasets.map`."""
     chats = write_chats(setting.folder / "chats.jsonl", setting.text.stat().st_size // 4)
-    row = Row(
-        group="instruct", work=f"{chats.stat().st_size / 1e6:,.0f} MB of chats", against="apply_chat_template, map"
-    )
+    work = f"{chats.stat().st_size / 1e6:,.0f} MB of chats"
     config = setting.folder / "chat.yaml"
     config.write_text(f"chat_template_file: {CHAT_TEMPLATE}\ncontrol_tokens: allow\n", encoding="utf-8")
 
@@ -256,15 +250,14 @@ def measure_instruct(setting: Setting) -> Iterable[Row]:
     def other() -> Run:
         out = setting.fresh("other")
         program = Path(__file__).with_name("instruct_peer.py")
-        words = ["make", chats, out, setting.tokenizer / "tokenizer.json", CHAT_TEMPLATE, setting.workers]
+        words = [chats, out, setting.tokenizer / "tokenizer.json", CHAT_TEMPLATE, setting.workers]
         return run_program([setting.megatron_python, program, *words], cwd=setting.folder)
 
     has_peer = [setting.megatron_python, "-c", "import datasets, transformers"]
-    if subprocess.run(has_peer, check=False, capture_output=True).returncode:
-        yield replace(row, note="no transformers and datasets in --megatron-python")
-        return
-    runs = alternate(ours, other, setting.rounds)
-    yield replace(row, ours=runs[0], other=runs[1])
+    is_missing = subprocess.run(has_peer, check=False, capture_output=True).returncode != 0
+    note = "no transformers and datasets in --megatron-python" if is_missing else ""
+    row = Row(group="instruct", work=work, against="apply_chat_template, map", note=note)
+    yield setting.compare(row, ours, other)
 
 
 def measure_scale(setting: Setting) -> Iterable[Row]:
@@ -309,16 +302,10 @@ def main() -> int:
         folder = Path(name)
         text = options.input or write_text(folder / "text.jsonl", int(options.megabytes * 1e6))
         tokenizer = options.tokenizer or train_tokenizer(folder / "tokenizer")
-        setting = Setting(
-            folder=folder,
-            tokenizer=tokenizer.resolve(),
-            text=text.resolve(),
-            megatron=options.megatron and options.megatron.resolve(),
-            megatron_python=options.megatron_python,
-            against=options.against,
-            rounds=options.rounds,
-            workers=options.workers,
-        )
+        paths = {"folder": folder, "tokenizer": tokenizer.resolve(), "text": text.resolve()}
+        paths["megatron"] = options.megatron and options.megatron.resolve()
+        names = ("megatron_python", "against", "rounds", "workers")
+        setting = Setting(**paths, **{name: getattr(options, name) for name in names})
         for group in options.only:
             try:
                 for row in GROUPS[group](setting):

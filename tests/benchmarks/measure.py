@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import xxhash
+from dsindex.store.read import digest_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -91,13 +91,8 @@ def alternate(ours: Callable[[], Run], other: Callable[[], Run], rounds: int) ->
 
 
 def digest_files(paths: Iterable[Path]) -> str:
-    """Return one digest of the contents of files, in the order given."""
-    digest = xxhash.xxh3_128()
-    for path in paths:
-        with path.open("rb") as file:
-            while data := file.read(8 << 20):
-                digest.update(data)
-    return digest.hexdigest()
+    """Return the digests of the contents of files, in the order given."""
+    return " ".join(digest_file(str(path)) for path in paths)
 
 
 def show_row(row: Row) -> str:

@@ -44,16 +44,14 @@ def open_megatron(prefix: str, description: str) -> tuple[Any, Any]:
 
     with open(description, encoding="utf-8") as file:
         made = json.load(file)
+    masks = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
     config = GPTDatasetConfig(
         random_seed=made["random_seed"],
         sequence_length=made["sequence_length"],
         split=made["split"],
         path_to_cache=description.rpartition("/")[0],
         tokenizer=SimpleNamespace(vocab_size=None, eod=0, unique_identifiers=made["tokenizer"]),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-        create_attention_mask=False,
+        **dict.fromkeys(masks, False),
     )
     dataset = MegatronDataset(prefix)
     ids = np.arange(len(dataset), dtype=np.int32)

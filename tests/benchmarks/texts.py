@@ -51,11 +51,8 @@ def write_chats(path: Path, size_bytes: int) -> Path:
     rng, texts, written = random.Random(2), draw_texts(2), 0
     with path.open("w", encoding="utf-8") as file:
         while written < size_bytes:
-            turns = [
-                {"role": role, "content": next(texts)}
-                for _ in range(rng.randint(1, 4))
-                for role in ("user", "assistant")
-            ]
+            roles = ("user", "assistant") * rng.randint(1, 4)
+            turns = [{"role": role, "content": next(texts)} for role in roles]
             written += file.write(json.dumps({"messages": turns}) + "\n")
     return path
 
@@ -68,12 +65,8 @@ def train_tokenizer(folder: Path) -> Path:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=GPT2_VOCABULARY,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    options = {"special_tokens": ["<|endoftext|>"], "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    trainer = trainers.BpeTrainer(vocab_size=GPT2_VOCABULARY, show_progress=False, **options)
     tokenizer.train_from_iterator((next(texts) for _ in range(3000)), trainer)
     folder.mkdir()
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -50,6 +50,13 @@ SHAPES = {
     "OpenMathInstruct": ({"problem": "Hi", "generated_solution": "Yo", "expected_answer": "4"}, [USER, REPLY]),
     "answer that is JSON": ({"prompt": "[1]", "completion": '["a"]'},
                             [{"role": "user", "content": "[1]"}, {"role": "assistant", "content": '["a"]'}]),
+    "OpenAI's dump": ({"messages": [calling({"type": "function", "function": json.dumps(call()["function"])})]},
+                      [calling(call())]),
+    **{f"{key} of a call": ({"messages": [calling({"name": "f", key: CITY})]},
+                            [calling({"name": "f", key: CITY, "arguments": CITY})]) for key in ("args", "input")},
+    "empty columns": ({"messages": [], "prompt": "", "instruction": "", "input": "Hi", "completion": "", "output": "Yo",
+                       "system": "", "system_prompt": "S"}, [SYSTEM, USER, REPLY]),
+    "Alpaca with the whole prompt": ({"prompt": "Hi Yo", "instruction": "Hi", "output": "Yo"}, [USER, REPLY]),
     "null messages": ({"messages": None, "conversations": TURNS}, [USER, REPLY]),
     "JSON in a text": ({"messages": json.dumps([USER, REPLY])}, [USER, REPLY]),
     "list of JSON": ({"messages": [json.dumps(USER), json.dumps(REPLY)]}, [USER, REPLY]),
@@ -121,11 +128,11 @@ def test_a_turn_that_says_that_it_is_not_trained_on_is_not(key, make):
     turns = [{**USER, key: None}, {**REPLY, key: wrong}, USER, {**REPLY, key: right}]
     found = read({"messages": turns})
     assert (found.messages, found.trained) == ([USER, REPLY] * 2, {3})
-    with pytest.raises(RecordProblem, match="a key of the record says") as caught:
+    with pytest.raises(RecordProblem, match=f"the record says .*: `{key}`") as caught:
         read({"messages": [USER, REPLY], key: wrong})
     assert caught.value.kind == "no-trained-tokens"
-    with pytest.raises(RecordProblem, match="a key of the record says"):
-        read({"messages": [USER, {**REPLY, key: right}], "kto_tag": True, "label": False})
+    with pytest.raises(RecordProblem, match=r"the record says .*: `label`, `kto_tag`"):
+        read({"messages": [USER, {**REPLY, key: right}], "kto_tag": True, "label": make(False)})
 
 
 @pytest.mark.parametrize("value", ["no", 0.5, 2, [0], {"a": 1}])
@@ -141,6 +148,7 @@ def test_keys_that_are_ignored_are_noted():
     assert read(record).notes == ("answer", "rejected", "thinking")
     assert read({"messages": [SYSTEM, USER], "system": "S", "prompt": "Hi"}).notes == ()
     assert read({"messages": [SYSTEM, USER], "system": "other", "chosen": []}).notes == ("system",)
+    assert read({"chosen": [USER], "rejected": [USER]}, turns_field="chosen").notes == ("rejected",)
 
 
 def test_keys_must_agree_that_a_turn_is_trained_on():
@@ -195,6 +203,10 @@ def test_spans_that_are_none_of_the_text_are_bad(spans):
 
 BAD = {
     "no conversation": ({"text": "x"}, "missing-field", "its keys are 'text'"),
+    **{name: ({"messages": [calling(own)]}, "bad-call", "message 1: a tool call has no `name`") for name, own in {
+        "call without name": {"arguments": "{}"}, "blank name": call(name="f") | {"function": {"name": ""}},
+        "name as function": {"function": "f", "arguments": {}}}.items()},
+    "answers": ({"question": "Hi", "answers": ["Yo"]}, "bad-field", "`answers`: item 1 is a string, not an object"),
     "no turns": ({"messages": []}, "no-turns", "no messages"),
     "no list": ({"messages": {}}, "bad-field", "`messages` is an object, not a list"),
     "no object": ({"messages": ["x"]}, "bad-field", "message 1 is a string, not an object"),
@@ -202,7 +214,7 @@ BAD = {
     "unknown role": ({"messages": [{"role": "bard", "content": ""}]}, "unknown-role", "role 'bard'; add it to `role_m"),
     "no content": ({"messages": [USER, {"role": "user"}]}, "missing-field", "message 2 has no text under `content`"),
     "no calls": ({"messages": [{"role": "assistant", "content": None, "tool_calls": []}]}, "missing-field", "content"),
-    "a number": ({"messages": [{"role": "user", "content": 5}]}, "bad-field", "is a number, not a list"),
+    "a number": ({"messages": [{"role": "user", "content": 5}]}, "bad-field", "is a number, not a text or"),
     "an image": ({"messages": [{"role": "user", "content": [PARTS[0], {"type": "image_url"}]}]}, "bad-field",
                  "message 1, part 2: its type is 'image_url'"),
     "bare text": ({"messages": [{"role": "user", "content": ["x"]}]}, "bad-field", "part 1 is a string, not an object"),
@@ -259,6 +271,8 @@ def test_variables_of_a_record_are_those_of_its_template():
         given = {"messages": [USER], "tools": blank, "functions": "null", "documents": None}
         given["chat_template_kwargs"] = '{"a": 1}'
         assert read(given).variables == {"a": 1}
-    assert read({"messages": [USER], "tools": []}).variables == {"tools": []}
-    functions = [{"type": "function", "function": tools[0]}]
-    assert read({"messages": [USER], "functions": tools}).variables == {"tools": functions}
+    assert read({"messages": [USER], "tools": [], "documents": "[]"}).variables == {}  # as in TRL
+    functions = [{"type": "function", "function": {"name": "f", "parameters": CITY}}]
+    texts = [{"type": "function", "function": json.dumps({"name": "f", "parameters": json.dumps(CITY)})}]
+    for record in ({"tools": texts}, {"tools": functions}, {"functions": [functions[0]["function"]]}):
+        assert read({"messages": [USER], **record}).variables == {"tools": functions}

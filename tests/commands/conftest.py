@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import io
 import sys
-from typing import NamedTuple
 
 import pytest
 
@@ -12,11 +9,6 @@ from tests.support.buckets import ACCESS_KEY, SECRET_KEY
 from tests.support.golden import OWN
 from tests.support.jobs import config_of
 from tests.support.processes import start_ray
-
-
-class Shown(NamedTuple):
-    out: str
-    err: str
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +54,13 @@ def _unconnected(monkeypatch, request):
 
 
 @pytest.fixture
+def in_folder(tmp_path, monkeypatch):
+    """The folder of a test, which it runs in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def cli(capsys):
     """Run a command that must end with the code, and return what it alone has printed."""
 
@@ -71,7 +70,7 @@ def cli(capsys):
             ended = main([*words])
         except SystemExit as stop:  # as argparse does
             ended = stop.code
-        shown = Shown(*capsys.readouterr())
+        shown = capsys.readouterr()
         assert ended == code, shown
         return shown
 

@@ -69,6 +69,8 @@ def test_type_checker_knows_the_functions_and_refuses_wrong_calls(tmp_path):
 
 @pytest.mark.parametrize(("use", "watched", "loaded"), [
     ("pass", "'dsindex', 'dsindex.commands.api', 'numpy', 'pydantic'", "['dsindex']"),
+    ("from dsindex.formats import mmididx; from dsindex.runtime import tokenize, merge; import dsindex.cli.main",
+     "'ray', 'awkward', 'numba', 'pyarrow.json', 'gigatoken', 'jinja2', 'torch'", "[]"),
     ("dsindex.open", "'dsindex.commands.api', 'pydantic', 'ray', 'numba', 'pyarrow', 'tokenizers', 'yaml'", "[]"),
 ])  # fmt: skip
 def test_import_is_as_cheap_as_what_is_used(use, watched, loaded):

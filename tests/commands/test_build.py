@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.errors import FormatError, PlanError
+from dsindex.datasets import IndexedDataset
+from dsindex.errors import PlanError
 from dsindex.formats.provenance import read_rows
 from dsindex.options.build import BuildConfig
-from tests.support.golden import FAST, OWN, golden_runs
+from tests.support.golden import FAST, golden_runs
 from tests.support.jobs import run_config
-from tests.support.published import published
+from tests.support.published import read_pair
 
 RUNS = {**golden_runs(), "fast": FAST}
 ON_RAY = pytest.mark.ray
@@ -39,9 +40,7 @@ def test_build_equals_megatron(run, way, tmp_path):
     )  # fmt: skip
     run_config(config)
     for key, expected in run.prefixes.items():
-        for suffix in ("bin", "idx"):
-            got = (tmp_path / f"{run.name}_{key}_document.{suffix}").read_bytes()
-            assert got == expected.with_name(f"{expected.name}.{suffix}").read_bytes(), f"{key}.{suffix}"
+        assert read_pair(tmp_path / f"{run.name}_{key}_document") == read_pair(expected), key
 
 
 @pytest.mark.parametrize("way", [{}, {"no_provenance": True}], ids=["provenance", "none"])
@@ -55,32 +54,16 @@ def test_documents_of_eod_alone_are_verified(way, make_config):
         run_config(make_config(input=options["input"], **way))
 
 
-def test_several_inputs_are_one_after_the_other_for_any_cut(tmp_path, make_config):
-    """Provenance and the manifest's content are under the law too."""
-    outputs = []
-    for number, (size, workers) in enumerate([("64MiB", 1), ("1KiB", 3), ("7KiB", 2)]):
-        folder = tmp_path / str(number)
-        inputs = (str(OWN.docs), str(OWN.sentences), str(OWN.docs))
-        run_config(make_config(input=inputs, output_prefix=f"{folder}/x", shard_size=size, workers=workers))
-        outputs.append(published(folder))
-    suffixes = ("bin", "idx", "manifest.json", "provenance.parquet")
-    assert outputs[0].keys() == {f"x_text_document.{suffix}" for suffix in suffixes}
-    assert outputs[0] == outputs[1] == outputs[2]
-    prefixes = [OWN.run(name).prefixes["text"] for name in ("eod", "sentences")]
-    docs, sentences = (prefix.with_suffix(".bin").read_bytes() for prefix in prefixes)
-    assert outputs[0]["x_text_document.bin"] == docs + sentences + docs
-
-
-def test_provenance_leads_back_to_the_line(tmp_path, make_config):
+def test_inputs_are_one_after_the_other_and_provenance_leads_back_to_the_line(tmp_path, make_config):
     text = b'\xef\xbb\xbf{"text": "zero"}\r\n\n  \n{"text": ""}\n{"text": "two"}'
-    (tmp_path / "a.jsonl").write_bytes(text)
-    (tmp_path / "b.jsonl").write_bytes(b'{"text": "three"}\n')
-    paths = (str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"))
-    report = run_config(make_config(input=paths, shard_size="9B"))
-    path = f"{report.datasets[0].prefix}.provenance.parquet"
-    inputs, offsets, lines = (column.tolist() for column in read_rows(path, 0, 4))
+    (tmp_path / "b.jsonl").write_bytes(text)
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "three"}\n')
+    paths = (str(tmp_path / "b.jsonl"), str(tmp_path / "a.jsonl"))
+    [dataset] = run_config(make_config(input=paths, shard_size="9B")).datasets
+    documents = IndexedDataset(dataset.prefix)
+    for number, word in ((0, "zero"), (2, "two"), (3, "three")):
+        assert documents.decode_document(number) == f"{word}<|endoftext|>"
+    inputs, offsets, lines = (column.tolist() for column in read_rows(f"{dataset.prefix}.provenance.parquet", 0, 4))
     assert (inputs, lines) == ([0, 0, 0, 1], [1, 4, 5, 1])
     # The first record's line begins at the file's first byte, byte order mark included.
     assert offsets == [0, text.index(b'{"text": ""'), text.index(b'{"text": "two'), 0]
-    with pytest.raises(FormatError, match="it has 4 rows, and row 4 was asked for"):
-        read_rows(path, 0, 5)

@@ -1,21 +1,16 @@
 """Compressed inputs: the same records, the same files, however they are compressed, cut, and built."""
 
 import contextlib
-import gzip
 import json
 import random
-import tracemalloc
 
 import pytest
 
 from dsindex.commands.api import verify
 from dsindex.errors import BadRecordError, InputError
 from dsindex.options.build import BuildConfig
-from dsindex.text.input_format import InputForm
-from dsindex.text.selection import open_selection
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.compressed import COMPRESSORS
-from tests.support.datasets import part_of, read_part
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 from tests.support.published import published
@@ -94,19 +89,3 @@ def test_damage_is_told_before_the_bad_records_that_it_makes(text, tmp_path):
         source.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
         with pytest.raises(InputError, match=r"text: the zstd frame that begins at byte \d+"):
             build(source, tmp_path / f"out{place}", on_bad_record="fail")
-
-
-def test_a_bomb_of_one_line_is_a_bad_record(tmp_path):
-    source = tmp_path / "text"
-    source.write_bytes(gzip.compress(b'{"text": "a", "title": "b"}\n' + bytes(100 << 20)))
-    part = part_of(source, form=InputForm(container="gzip"))
-    tracemalloc.start()
-    blocks = list(read_part(part, open_selection(["text", "title"]), max_record_bytes=8 << 20))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert [(block.num_lines, len(block.bad)) for block in blocks] == [(1, 0), (1, 1)]
-    assert peak < 40 << 20
-    report = build(source, tmp_path / "out", workers=1, max_record_size="8MiB")
-    assert (report.counts.kept, report.counts.quarantined) == (1, 1)
-    with pytest.raises(BadRecordError, match=r"text, line 2: record of 104857600 bytes is larger than the limit"):
-        build(source, tmp_path / "out", on_bad_record="fail", max_record_size="1MiB", replace=True)

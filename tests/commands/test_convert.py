@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,13 +12,10 @@ from dsindex.errors import FormatError, OutputError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import VERSION_NAMES, pbin_bytes, write_pbin
+from tests.support.published import read_pair
 
 LISTS = st.lists(st.lists(st.integers(0, 255), max_size=5), max_size=12)
 SEQUENCES = [[[1, 2, 3]], [], [[250, 9]], [[4]], [], []]
-
-
-def pair(prefix):
-    return Path(f"{prefix}.bin").read_bytes(), Path(f"{prefix}.idx").read_bytes()
 
 
 @pytest.mark.parametrize(("documents", "options", "message"), [
@@ -73,7 +68,7 @@ def test_any_documents_come_back(tmp_path_factory, documents, version, dtype):
         assert (folder / "x.pbin").read_bytes() == pbin_bytes(documents, version=version, token_bytes=size)
         named = np.dtype(dtype) if version == "spec" else None
         conversion = convert_to_indexed(str(folder / "x.pbin"), str(folder / "y"), dtype=named)
-    assert pair(folder / "y") == pair(source)
+    assert read_pair(folder / "y") == read_pair(source)
     [made] = conversion.datasets
     assert (made.num_documents, made.token_dtype) == (len(documents), np.dtype(dtype).name)
 
@@ -91,7 +86,7 @@ def test_documents_are_shuffled_alike_in_every_format(tmp_path):
         assert found == wanted, name
         if number == 1:
             dsindex.convert(source, tmp_path / "a.pbin")
-    assert (tmp_path / "b").with_suffix(".idx").read_bytes() == (tmp_path / "c").with_suffix(".idx").read_bytes()
+    assert read_pair(tmp_path / "b") == read_pair(tmp_path / "c")
     join_packed(merge=[tmp_path / "a.pbin"], output=tmp_path / "d.pbin", shuffle_documents=3)
     assert (tmp_path / "d.pbin").read_bytes() == (tmp_path / "c.pbin").read_bytes()
 
@@ -105,7 +100,7 @@ def test_shuffled_documents_keep_their_sequences(tmp_path):
     parts = [write_dataset(tmp_path / name, own) for name, own in {"c": lists[:2], "d": [], "e": lists[2:]}.items()]
     for _ in range(2):  # the same again is as good
         dsindex.merge(parts, output_prefix=tmp_path / "f", shuffle_documents=8)
-    assert pair(tmp_path / "f") == pair(tmp_path / "b")
+    assert read_pair(tmp_path / "f") == read_pair(tmp_path / "b")
     with pytest.raises(OutputError, match="exists already, with other content"):
         dsindex.merge(parts[:1], output_prefix=tmp_path / "f", shuffle_documents=8)
     assert len(list(tmp_path.glob("f*"))) == 2

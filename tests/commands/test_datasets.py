@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.datasets import write_dataset
-from tests.support.pbin_files import pbin_bytes, write_pbin
+from tests.support.pbin_files import write_pbin
 
 
 def test_raw_index_says_what_became_of_the_lines(tmp_path, cli):
@@ -19,21 +19,6 @@ def test_raw_index_says_what_became_of_the_lines(tmp_path, cli):
     assert "y.idx: 2 lines, 2 faulty left out" in said
     assert "x.jsonl, line 2 (byte 3)" in said
     assert re.search(r"x\.jsonl, line 2: not JSON", cli(["raw-index", str(path)], 1).err)
-
-
-def test_convert_goes_both_ways_and_between_eras(tmp_path, cli, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_dataset(tmp_path / "x", [[[1, 2]], [], [[3]]])
-    cli(["convert", "x.idx", "y.pbin", "--pbin-era", "spec"])
-    assert Path("y.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], version="spec")
-    said = cli(["convert", "y.pbin", "z.bin", "--token-type", "uint16"]).out
-    assert "3 documents, 2 sequences, 3 tokens" in said
-    for suffix in ("bin", "idx"):
-        assert Path(f"z.{suffix}").read_bytes() == Path(f"x.{suffix}").read_bytes()
-    cli(["convert", "y.pbin", "now.pbin"])
-    assert Path("now.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], version="current")
-    assert "3 documents" in cli(["convert", "now.pbin", "then.pbin", "--pbin-era", "2024-01-30"]).out
-    assert Path("then.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], version="2024-01-30")
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
@@ -73,12 +58,10 @@ LIST_JOB = "--seq-length 4 --split 1 --executor local --plain-names --num-sample
     ("inspect --document 1", 1, ["--document does not apply to: list"]),
     ("verify b --same-as", 1, ["LIST: neither .bin and .idx nor a .pbin, but list"]),
 ])  # fmt: skip
-def test_list_of_datasets_is_an_argument_as_they_are(command, code, shown, tmp_path, cli, monkeypatch):
+def test_list_of_datasets_is_an_argument_as_they_are(command, code, shown, in_folder, cli):
     """A list as `build --max-dataset-size` writes it."""
-    monkeypatch.chdir(tmp_path)
-    write_dataset(tmp_path / "a_000", [[[1] * 4]] * 6)
-    write_dataset(tmp_path / "a_001", [[[1] * 4]] * 2)
-    write_dataset(tmp_path / "b", [[[1] * 4]] * 8)
-    Path("a.txt").write_text(f"24 {tmp_path}/a_000\n8 {tmp_path}/a_001\n")
+    for name, num_documents in {"a_000": 6, "a_001": 2, "b": 8}.items():
+        write_dataset(in_folder / name, [[[1] * 4]] * num_documents)
+    Path("a.txt").write_text(f"24 {in_folder}/a_000\n8 {in_folder}/a_001\n")
     found = cli((command if "LIST" in command else f"{command} LIST").replace("LIST", "a.txt").split(), code)
     assert [part for part in shown if part.replace("LIST", "a.txt") not in found.out + found.err] == [], found

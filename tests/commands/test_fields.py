@@ -31,15 +31,10 @@ KINDS = {
 
 def record_of(number, rng):
     words = " ".join(rng.choices(["alpha", "Größe", "x\ny", "\U0001f600", '"q"', "<|endoftext|>"], k=rng.randrange(30)))
-    more = {"more": {"title": f"t {number}"}}
     ids = [rng.randrange(TOKENIZER.vocabulary_size) for _ in range(rng.randrange(8))]
-    return {
-        "text": f"top {number} {words}",
-        "n": number,
-        "lang": rng.choice(["en", "de"]),
-        "meta": {"text": words, "tags": rng.choices(["a", "b c"], k=rng.randrange(3)), "ids": ids, **more},
-        "lists": [ids, [], ids[:2]],
-    }
+    tags, more = rng.choices(["a", "b c"], k=rng.randrange(3)), {"title": f"t {number}"}
+    record = {"meta": {"text": words, "tags": tags, "ids": ids, "more": more}, "lists": [ids, [], ids[:2]]}
+    return {"text": f"top {number} {words}", "n": number, "lang": rng.choice(["en", "de"]), **record}
 
 
 def config_of(source, folder, **options):

@@ -12,9 +12,8 @@ LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 
 
 @pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch):
+def _inputs(in_folder):  # noqa: ARG001 - the working folder
     """Three inputs in a working folder of the test's own."""
-    monkeypatch.chdir(tmp_path)
     for number, name in enumerate("abc"):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[20 * number : 20 * number + 20]))
 

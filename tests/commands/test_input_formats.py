@@ -15,6 +15,7 @@ from dsindex.formats.provenance import read_rows
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
+from tests.support.published import read_quarantine
 from tests.text.test_tables import write_table
 
 WORDS = 'naïve 水 \u2028 words, "quoted" '
@@ -24,8 +25,7 @@ RECORDS[18]["text"] = "two\nlines\r\nand a half"
 
 
 def build(source, out, **options):
-    own = {} if "token_ids" in options else {"json_keys": ("text", "title")}
-    own |= {"append_eod": True, "output_prefix": str(out / "x")}
+    own = {"json_keys": ("text", "title"), "append_eod": True, "output_prefix": str(out / "x")}
     out.mkdir(exist_ok=True)
     given = tuple(source) if isinstance(source, list) else source
     return run_config(config_of(BuildConfig, given, **{**own, **options}))
@@ -103,8 +103,7 @@ def test_bad_rows_are_set_aside_with_their_place(tmp_path):
     report = build(tmp_path / "x.parquet", tmp_path / "out", on_bad_record="quarantine", shard_size="1B", replace=True)
     assert (report.counts.kept, report.counts.quarantined) == (49, 1)
     assert "50 lines = 49 kept + 1 quarantined" in "\n".join(describe(report))
-    stored = pa.input_stream(str(tmp_path / "out/x_text_document.quarantine.jsonl.zst"), compression="zstd").read()
-    entry = json.loads(stored)
+    [entry] = read_quarantine(tmp_path / "out/x_text_document")
     assert (entry["offset"], entry["line"]) == (2, 24)
     assert json.loads(entry["raw"]) == {"text": None, "title": "t"}
 

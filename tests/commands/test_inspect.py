@@ -11,11 +11,15 @@ import pytest
 import dsindex
 from dsindex.cli.main import main
 from dsindex.commands.inspect import run_inspect
+from dsindex.commands.token_data import cut_pieces
 from dsindex.errors import BadRecordError
 from dsindex.options.datasets import InspectConfig
 from dsindex.store.lock import hold_lock
+from dsindex.text.encoders import encode_by_reference
+from dsindex.text.tokenizer import load_tokenizer
 from tests.support.datasets import write_dataset
-from tests.support.golden import OWN
+from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
+from tests.support.golden import OWN, TOKENIZERS
 from tests.support.jobs import run_config
 
 TOKENIZER = str(OWN.plain_tokenizer)
@@ -34,13 +38,12 @@ def original(tmp_path_factory):
 
 
 @pytest.fixture
-def built(original, tmp_path, monkeypatch):
+def built(original, in_folder):
     """The prefix of a copy of it, whose files a test may change."""
-    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    manifest = tmp_path / "docs_text_document.manifest.json"
-    manifest.write_text(manifest.read_text().replace(str(original), str(tmp_path)))
-    return str(tmp_path / "docs_text_document")
+    shutil.copytree(original, in_folder, dirs_exist_ok=True)
+    manifest = in_folder / "docs_text_document.manifest.json"
+    manifest.write_text(manifest.read_text().replace(str(original), str(in_folder)))
+    return str(in_folder / "docs_text_document")
 
 
 def inspect(cli, *arguments, code=0):
@@ -104,23 +107,14 @@ def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built, tmp_path, c
     assert {excerpt["origin"]["source"]["line"] for excerpt in seen["excerpts"]} <= {1, 2, 3}
 
 
-def test_a_blend_shows_its_weights_and_documents_of_all_of_a_dataset(tmp_path, cli, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_dataset(tmp_path / "a", [[[number] * 9] for number in range(12)])
-    write_dataset(tmp_path / "b", [[[7] * 90]])
+def test_a_blend_shows_its_weights_and_documents_of_all_of_a_dataset(in_folder, cli):
+    write_dataset(in_folder / "a", [[[number] * 9] for number in range(12)])
+    write_dataset(in_folder / "b", [[[7] * 90]])
     words = ["--seq-length", "8", "--num-samples", "16", "--split", "1,0,0", "--data-cache-path", "cache"]
     cli(["index", "--data-path", "3", "a", "1", "b", *words])
     parts = ["  a: weight 0.75, 12 samples (75.0%)", "  b: weight 0.25, 4 samples (25.0%)"]
     assert inspect(cli, "cache")["facts"]["caches"][:3] == ["train: a blend of 2, 16 samples", *parts]
     assert [excerpt["document"] for excerpt in inspect(cli, "a")["excerpts"]] == [2, 6, 10]
-
-
-@pytest.mark.parametrize(("arguments", "code", "message"), [
-    (["--document", "3"], 1, "there is no document 3; it has 3"),
-    (["--sample", "0"], 1, "--sample does not apply"),
-])  # fmt: skip
-def test_a_wrong_choice_is_one_sentence(arguments, code, message, built, cli):
-    assert message in cli(["inspect", built, *arguments], code).err
 
 
 def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
@@ -154,10 +148,34 @@ def test_a_work_folder_says_how_far_its_job_is(make_config, tmp_path, cli):
     stage |= {"tasks_done": 11, "tasks_total": 20, "eta_seconds": 3.0}
     beside.write_text(json.dumps({**json.loads(beside.read_bytes()), "state": "running", "stage": stage}))
     lock = folder / "owner.json"
-    with hold_lock(str(lock), what="this"):
+    with hold_lock(str(lock), resource="this"):
         owner = lock.read_bytes()
         facts = inspect(cli, str(folder))["facts"]
     assert (facts["state"], facts["stage"]) == ("running", "tokenize: 45%, 11 of 20 shards, ETA 3.0 s")
     lock.write_bytes(owner)  # its process holds no lock any more
     assert inspect(cli, str(folder))["facts"]["state"] == "running when it ended: its driver is gone"
     assert lock.read_bytes() == owner
+
+
+FILES = {"m.model": sentencepiece_model("llama2"), "cl100k_base.tiktoken": tiktoken_file()}
+
+
+@pytest.mark.parametrize("name", ["gpt2", *FILES])
+def test_pieces_together_are_the_text(name, tmp_path):
+    for file, content in FILES.items():
+        (tmp_path / file).write_bytes(content)
+    tokenizer = load_tokenizer(str(tmp_path / name if name in FILES else TOKENIZERS[name]))
+    text = "a fox and 数 twice" if name in FILES else "A naïve fox, 数 and 🦊🦊\r\n  twice\x1b[2J."
+    ids = encode_by_reference(tokenizer, [text], add_special_tokens=False)[0]
+    pieces = cut_pieces(tokenizer, ids)
+    assert "".join(piece.text or "" for piece in pieces) == text
+    assert [token for piece in pieces for token in piece.ids] == ids
+    assert len(pieces) > 5
+    after = cut_pieces(tokenizer, ids[2:], before=ids[:2])
+    assert [piece.text for piece in after] == [piece.text for piece in pieces][-len(after) :]
+
+
+def test_ids_outside_the_vocabulary_have_no_text():
+    tokenizer = load_tokenizer(str(TOKENIZERS["plain"]))
+    pieces = cut_pieces(tokenizer, [5, 10_000_000, -1, 6])
+    assert [piece.text is None for piece in pieces] == [False, True, True, False]

@@ -54,38 +54,32 @@ def test_an_interrupt_while_modules_are_imported(handling, code):
     assert (ended.returncode, ended.stderr) == (code, "")
 
 
-IMPORTED = """
-import os, signal
-os.kill(os.getpid(), signal.SIGTERM)
-ended = sum(range(10**6))
-"""
+def call_and_wait(function):
+    function()
+    time.sleep(60)
+
+
+IMPORTED = "import os, signal; os.kill(os.getpid(), signal.SIGTERM); ended = sum(range(10**6))"
 
 
 def test_a_signal_during_an_import_stops_the_command_once_the_import_has_ended(tmp_path, monkeypatch):
     """A native library panics if an exception is raised while it is imported."""
     (tmp_path / "signalled.py").write_text(IMPORTED)
     monkeypatch.syspath_prepend(tmp_path)
-
-    def import_and_wait():
-        importlib.import_module("signalled")
-        time.sleep(60)
-
     with pytest.raises(StoppedError, match="terminated"), stop_on_signals():
-        import_and_wait()
+        call_and_wait(lambda: importlib.import_module("signalled"))
     assert sys.modules.pop("signalled").ended > 0
 
 
 def test_a_signal_during_a_finalizer_stops_the_command_once_it_has_ended(capfd):
     """Python would print the exception and drop it."""
 
-    def finalize_and_wait():
+    def finalize():
         lock = Lock()
         Finalize(lock, os.kill, (os.getpid(), signal.SIGTERM))
-        del lock
-        time.sleep(60)
 
     with pytest.raises(StoppedError, match="terminated"), stop_on_signals():
-        finalize_and_wait()
+        call_and_wait(finalize)
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -98,13 +92,8 @@ def test_a_signal_while_a_native_library_looks_at_numpys_version_waits_for_its_e
             return super().__len__()
 
     ended = []
-
-    def look_and_wait():
-        ended.append(np.lib.NumpyVersion(Version("2.0.0")))
-        time.sleep(60)
-
     with pytest.raises(StoppedError, match="terminated"), stop_on_signals():
-        look_and_wait()
+        call_and_wait(lambda: ended.append(np.lib.NumpyVersion(Version("2.0.0"))))
     assert ended == ["2.0.0"]
 
 

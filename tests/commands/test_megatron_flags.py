@@ -20,11 +20,9 @@ TEXTS = [json.loads(line)["text"] for line in (GOLDEN / "docs.jsonl").read_bytes
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    return tmp_path
+def folder(in_folder):
+    (in_folder / "data.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return in_folder
 
 
 @pytest.fixture

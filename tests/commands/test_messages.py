@@ -7,7 +7,8 @@ import shlex
 import pytest
 
 from dsindex.errors import OutputError
-from tests.support.golden import OWN
+from tests.support.conversations import CONVERSATIONS
+from tests.support.golden import GOLDEN, MODALITIES, OWN
 from tests.support.text_tokenizers import word_piece
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer))
@@ -68,6 +69,7 @@ MISTAKES = {
     "--input {good} TOKENIZER --seq-length 16 --epochs 1 --split 0,1,0": "--epochs counts epochs of train, .* no data",
     "--input {good} TOKENIZER --seq-length 16 --epochs 1 --like missing.txt": "missing.txt: ",
     "--config {tmp}/build.yaml": r"build\.yaml: cannot be read .*hint: check the path",
+    "--input {good} --tokenizer-model /dev/null": "/dev/null: the tokenizer cannot be read: a device in place of",
 }
 MISUSES = {
     "TOKENIZER": "--input is required",
@@ -126,20 +128,44 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):
     assert "should" not in shown
 
 
-@pytest.mark.parametrize(("words", "code", "message"), [
-    (["build", "--config", "empty.yaml"], 2, "--input: '' is not text that can be typed"),
-    (["build", "--input", str(OWN.docs), "--tokenizer-model", "/dev/null", "--output-prefix", "x"], 1,
-     "/dev/null: the tokenizer cannot be read: a device in place of a file"),
-    (["instruct", "template.yaml"], 1, "none.jinja: cannot be read (No such file or directory)"),
-    (["instruct", "date.yaml"], 1, "template_date: not a date such as 2026-01-31"),
-], ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "")  # fmt: skip
-def test_messages_are_sentences_about_what_was_given(words, code, message, tmp_path, monkeypatch, cli):
-    monkeypatch.chdir(tmp_path)
-    job = f"job: {{input: [x], tokenizer_model: {OWN.plain_tokenizer}, output_prefix: x}}"
-    (tmp_path / "empty.yaml").write_text(f"input: ['']\ntokenizer_model: {OWN.plain_tokenizer}\noutput_prefix: x\n")
-    (tmp_path / "template.yaml").write_text(f"chat_template_file: none.jinja\n{job}\n")
-    (tmp_path / "date.yaml").write_text(f"template_date: x\n{job}\n")
-    assert message in cli(words, code).err
+JOB = f"job: {{input: [x], tokenizer_model: {OWN.plain_tokenizer}, output_prefix: x}}"
+BUILD = "build --config c.yaml --output-prefix x"
+CHAT = f"instruct c.yaml --input {CONVERSATIONS} {shlex.join(TOKENIZER)} --output-prefix x"
+PACK = f"pack --input {OWN.docs} {shlex.join(TOKENIZER)}"
+DATASET = f"{GOLDEN}/eod_text_document"
+
+
+@pytest.mark.parametrize(("command", "text", "code", "message"), [
+    (BUILD, "input: [a", 1, "not valid YAML"),
+    (BUILD, "colour: red", 2, "there is no option 'colour'"),
+    (BUILD, "outptu_prefix: x", 2, r"^error: there is no option 'outptu_prefix'; --.*\nhint: did you mean 'output_p"),
+    (f"{BUILD} {shlex.join(TOKENIZER)}", "input: ['']", 2, "--input: '' is not text that can be typed"),
+    ("instruct c.yaml", f"chat_template_file: none.jinja\n{JOB}", 1, r"none\.jinja: cannot be read \(No such file or"),
+    ("instruct c.yaml", f"template_date: x\n{JOB}", 1, "template_date: not a date such as 2026-01-31"),
+    (CHAT, "message_construction: [role", 1, "not valid YAML"),
+    (CHAT, "{message_construction: [role], job: {inptu: x}}", 2, "there is no option 'inptu'"),
+    (f"{CHAT} --seq-length 1", "message_construction: [role]", 2, "'1' is not an integer from 2 to 134217728"),
+    (f"{CHAT} --seq-length 64", "{message_construction: [role], max_length: 99}", 2, "must fit into a pack"),
+    (f"{CHAT} --seq-length 64 --longer-than-pack truncate",
+     "{message_construction: [role], too_long: split, max_length: 9}", 2, "contradict each other"),
+    (PACK, "", 2, "--output is required"),
+    (f"{PACK} --output x.bin", "", 2, "--output: 'x.bin' is not the name of a .pbin file"),
+    (f"{PACK} --output x.pbin --jq-pattern '.text + (now | tostring)'", "", 1,
+     "'now' is not allowed, since output must depend on the record alone"),
+    (f"pack --input {OWN.docs} --merge a.pbin --output b.pbin", "", 2, "there is no option 'input'"),
+    (f"inspect {DATASET} --document 102", "", 1, "there is no document 102; it has 102"),
+    (f"inspect {DATASET} --sample 0", "", 1, "--sample does not apply"),
+    (f"report {MODALITIES}/nonempty.jsonl -o r.html", "", 1, r"neither .* nor a \.pbin, but: raw index"),
+    ("report none -o r.html", "", 1, "none: there is no dataset"),
+    (f"report {DATASET} {DATASET}.bin -o r.html", "", 1, "this dataset is given twice"),
+    (f"report {DATASET} --cache none -o r.html", "", 1, "none: there is no such folder"),
+    (f"report {DATASET} --tokenizer-model none -o r.html", "", 1, "none: neither a path nor"),
+])  # fmt: skip
+def test_messages_are_sentences_about_what_was_given(command, text, code, message, in_folder, cli):
+    """By words, or in the file c.yaml."""
+    (in_folder / "c.yaml").write_text(text)
+    assert_one_sentence(cli(shlex.split(command), code), message)
+    assert os.listdir() == ["c.yaml"]
 
 
 def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path, cli):
@@ -194,13 +220,3 @@ def test_how_a_build_ends(tmp_path, cli, monkeypatch, error, code, message):
     monkeypatch.setattr("dsindex.commands.build.run_build", fail)
     shown = cli(["build", "--input", "x", *TOKENIZER, "--output-prefix", str(tmp_path / "x")], code)
     assert_one_sentence(shown, message)
-
-
-@pytest.mark.parametrize(("text", "message", "code"), [
-    ("input: [a\n", "not valid YAML", 1),
-    ("colour: red\n", "there is no option 'colour'", 2),
-    ("outptu_prefix: x\n", r"^error: there is no option 'outptu_prefix'; --.*\nhint: did you mean 'output_p", 2),
-], ids=["syntax", "unknown", "mistyped"])  # fmt: skip
-def test_wrong_config_files_are_named(tmp_path, cli, text, message, code):
-    (tmp_path / "c.yaml").write_text(text)
-    assert_one_sentence(cli(["build", "--config", str(tmp_path / "c.yaml"), "--output-prefix", "x"], code), message)

@@ -7,94 +7,88 @@ import numpy as np
 import pytest
 
 import dsindex
-from dsindex.cli.main import main
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, golden_cases
 
 
 @pytest.fixture(autouse=True)
-def datasets(tmp_path, monkeypatch):
+def _datasets(in_folder):
     """Three datasets of 10 documents with 1000, 500 and 100 tokens, in the working folder."""
-    monkeypatch.chdir(tmp_path)
     for name, length in {"web": 100, "books": 50, "code": 10}.items():
-        write_dataset(tmp_path / name, [[[1] * length] for _ in range(10)])
+        write_dataset(in_folder / name, [[[1] * length] for _ in range(10)])
 
 
-def run(words, capsys):
-    code = main(["mix", *words.split()])
-    return code, *capsys.readouterr()
+@pytest.fixture
+def run(cli):
+    return lambda words, code=0: cli(["mix", *words.split()], code)
 
 
-def plan(words, capsys):
-    code, out, _ = run(f"{words} --json", capsys)
-    shown = json.loads(out)
-    assert code == 0
-    return shown
+@pytest.fixture
+def plan(run):
+    return lambda words: json.loads(run(f"{words} --json").out)
 
 
 JOB = "--seq-length 10 --split 1"
 
 
-def test_plan_shows_what_is_drawn_and_the_blend(capsys):
-    code, out, _ = run(f"web books=2epochs code=20% --tokens 3k --global-batch-size 4 {JOB}", capsys)
-    assert code == 0
-    assert out == (GOLDEN / "mix.txt").read_text()
+def test_plan_shows_what_is_drawn_and_the_blend(run):
+    shown = run(f"web books=2epochs code=20% --tokens 3k --global-batch-size 4 {JOB}").out
+    assert shown == (GOLDEN / "mix.txt").read_text()
 
 
-def test_weights_of_a_job_are_explained(capsys):
-    shown = plan(f"--data-path 2 web 1 code --tokens 900 {JOB}", capsys)
+def test_weights_of_a_job_are_explained(plan):
+    shown = plan(f"--data-path 2 web 1 code --tokens 900 {JOB}")
     assert [source["tokens_drawn"] for source in shown["datasets"]] == [600, 300]
     assert shown["data_path"] == ["2", "web", "1", "code"]
     assert shown["warnings"] == []
 
 
-def test_weights_of_splits_with_different_sums_are_told(tmp_path, capsys):
+def test_weights_of_splits_with_different_sums_are_told(tmp_path, plan):
     write_dataset(tmp_path / "other", [[[1] * 50]])
-    shown = plan("--data-path 60 web 40 books --valid-data-path 0.3 code 0.7 other --seq-length 10", capsys)
+    shown = plan("--data-path 60 web 40 books --valid-data-path 0.3 code 0.7 other --seq-length 10")
     said = "the weights sum to 100 in train, 1 in valid: Megatron divides each split's by their sum"
     assert shown["warnings"] == [said]
 
 
-def test_splits_have_flags_of_their_own(capsys):
-    code, out, _ = run("web=75% books=25% --seq-length 10 --valid-data-path code web", capsys)
-    assert code == 0
+def test_splits_have_flags_of_their_own(run):
+    out = run("web=75% books=25% --seq-length 10 --valid-data-path code web").out
     assert "web is in valid and in train" in out
     assert "from all of each dataset" in out
     assert out.endswith("--train-data-path 0.75 web 0.25 books\n--valid-data-path code web\n")
 
 
-def test_token_budgets(capsys):
+def test_token_budgets(plan):
     """A share, a limit in epochs, and the rest."""
-    shown = plan(f"code=30% books=max2epochs web --tokens 4k {JOB}", capsys)
+    shown = plan(f"code=30% books=max2epochs web --tokens 4k {JOB}")
     drawn = {each["prefix"]: (each["tokens_drawn"], each["epochs"]) for each in shown["datasets"]}
     assert drawn == {"code": (1200, 12.0), "books": (930, 1.86), "web": (1870, 1.87)}
-    shown = plan(f"code=30% books=max1epoch web --tokens 4k {JOB}", capsys)
+    shown = plan(f"code=30% books=max1epoch web --tokens 4k {JOB}")
     assert [each["tokens_drawn"] for each in shown["datasets"]] == [1200, 500, 2300]
 
 
-def test_every_split_is_counted(capsys):
-    shown = plan("web books --seq-length 10 --split 8,1,1", capsys)
+def test_every_split_is_counted(plan, run):
+    shown = plan("web books --seq-length 10 --split 8,1,1")
     counted = [(each["tokens"], each["valid_tokens"], each["test_tokens"]) for each in shown["datasets"]]
     assert counted == [(800, 100, 100), (400, 50, 50)]
-    _, out, _ = run("web books --seq-length 10 --split 8,1,1", capsys)
+    out = run("web books --seq-length 10 --split 8,1,1").out
     assert out.splitlines()[0].split()[-2:] == ["valid", "test"]
     assert out.splitlines()[3].split()[-2:] == ["150", "150"]
 
 
 @pytest.mark.parametrize("name", [name for name in golden_cases() if name.startswith("own-blend")])
-def test_plan_of_a_blend_is_what_megatron_draws(name, monkeypatch, capsys):
+def test_plan_of_a_blend_is_what_megatron_draws(name, monkeypatch, plan):
     monkeypatch.chdir(GOLDEN)
     case = golden_cases()[name].case
     weights = [str(weight) for weight in case.get("weights", [])]
     words = [word for pair in zip(weights, case["prefixes"], strict=True) for word in pair] if weights else None
     size = [] if case["num_samples"][0] is None else ["--train-samples", str(case["num_samples"][0])]
     job = f"--seq-length {case['sequence_length']} --split {case['split']} {' '.join(size)}"
-    shown = plan(f"--data-path {' '.join(words or case['prefixes'])} {job}", capsys)
+    shown = plan(f"--data-path {' '.join(words or case['prefixes'])} {job}")
     [index] = Path(f"cache/{case['name']}").glob("*-BlendedDataset-train-dataset_index.npy")
     drawn = np.bincount(np.load(index), minlength=len(case["prefixes"])).tolist()
     assert shown["num_samples"] == sum(drawn) == case["lengths"][0]
-    for each, num in zip(shown["datasets"], drawn, strict=True):
-        assert abs(each["num_samples"] - num) <= 1
+    for dataset, num_drawn in zip(shown["datasets"], drawn, strict=True):
+        assert abs(dataset["num_samples"] - num_drawn) <= 1
 
 
 @pytest.mark.parametrize(("words", "code", "message"), [
@@ -111,19 +105,18 @@ def test_plan_of_a_blend_is_what_megatron_draws(name, monkeypatch, capsys):
     ("--data-path 0 web 1 books", 1, "Megatron refuses the weight 0 of web"),
     ("web --tokens 999999T", 1, "more than the 2147483647 that Megatron can count"),
 ])  # fmt: skip
-def test_wrong_use_is_one_sentence(words, code, message, tmp_path, capsys):
+def test_wrong_use_is_one_sentence(words, code, message, tmp_path, run):
     write_dataset(tmp_path / "chat_text_document", [[[1, 2]]])
     write_dataset(tmp_path / "chat_loss_mask", [[[1, 1]]], dtype=np.uint8)
     write_dataset(tmp_path / "empty", [[[]]])
     (tmp_path / "linked.idx").symlink_to("web.idx")
-    got, out, err = run(f"{words} --seq-length 10", capsys)
-    assert (got, out) == (code, "")
-    assert message in err
-    assert err.count("\n") == 1 + ("hint: " in err)
+    shown = run(f"{words} --seq-length 10", code)
+    assert message in shown.err
+    assert (shown.out, shown.err.count("\n")) == ("", 1 + ("hint: " in shown.err))
 
 
-def test_mixture_in_python_and_from_a_file(tmp_path, capsys):
-    expected = plan(f"web=60% books=40% --tokens 2k {JOB}", capsys)
+def test_mixture_in_python_and_from_a_file(tmp_path, plan, run, capsys):
+    expected = plan(f"web=60% books=40% --tokens 2k {JOB}")
     mixed = dsindex.mix({Path("web"): "60%", "books": "40%"}, tokens="2k", seq_length=10, split="1")
     assert [each.tokens_drawn for each in mixed.datasets] == [each["tokens_drawn"] for each in expected["datasets"]]
     assert mixed.data_path == tuple(expected["data_path"])
@@ -135,8 +128,8 @@ def test_mixture_in_python_and_from_a_file(tmp_path, capsys):
     assert rest.data_path == mixed.data_path
     file = tmp_path / "mix.yaml"
     file.write_text("source: [web=60%, books=40%]\ntokens: 2k\nseq-length: 10\nsplit: '1'\n")
-    assert plan(f"--config {file}", capsys) == expected
-    assert plan(f"--config {file} --tokens 1k", capsys)["tokens"] == 1000
-    assert plan(f"--config {file} web=10% books", capsys)["datasets"][0]["share"] == 0.1
+    assert plan(f"--config {file}") == expected
+    assert plan(f"--config {file} --tokens 1k")["tokens"] == 1000
+    assert plan(f"--config {file} web=10% books")["datasets"][0]["share"] == 0.1
     file.write_text("sources: [web]\n")
-    assert "sources" in run(f"--config {file}", capsys)[2]
+    assert "sources" in run(f"--config {file}", 2).err

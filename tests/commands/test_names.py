@@ -11,6 +11,7 @@ import dsindex
 from dsindex.store.json_text import decode_json
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
+from tests.support.published import read_quarantine
 
 INPUT = os.fsdecode(b"caf\xe9.jsonl")
 TOKENIZER = os.fsdecode(b"tok\xe7")
@@ -21,12 +22,11 @@ BAD = b'{"text": "x" y}\n{"\\udcff": "no text"}\n{"text": "\\ud800"}\n'
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(in_folder):
     """A folder to stand in, with an input and a tokenizer of such names."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / INPUT).write_bytes(GOOD * 5)
-    shutil.copytree(OWN.plain_tokenizer, tmp_path / TOKENIZER)
-    return tmp_path
+    (in_folder / INPUT).write_bytes(GOOD * 5)
+    shutil.copytree(OWN.plain_tokenizer, in_folder / TOKENIZER)
+    return in_folder
 
 
 BUILD = ["build", "--input", INPUT, "--tokenizer-model", TOKENIZER, "--workers", "2", "--output-prefix", PREFIX]
@@ -51,10 +51,7 @@ def test_bad_records_are_named_and_set_aside(folder, cli):
         file.write(BAD)
     assert r"caf\udce9.jsonl, line 11: not valid JSON" in cli(BUILD, 1).err
     assert "13 lines = 10 kept + 3 quarantined" in cli([*BUILD, "--on-bad-record", "quarantine", "--replace"]).out
-    import pyarrow as pa
-
-    with open(f"{DATASET}.quarantine.jsonl.zst", "rb") as file, pa.input_stream(file, compression="zstd") as stream:
-        entries = [json.loads(line) for line in stream.read().splitlines()]
+    entries = read_quarantine(DATASET)
     assert [(entry["file"], entry["line"]) for entry in entries] == [(INPUT, 11), (INPUT, 12), (INPUT, 13)]
     assert "has '\\udcff'" in entries[1]["reason"]
     cli(["verify", DATASET])
@@ -64,14 +61,12 @@ FORGED = "x\nFOUND: forged\x1b[2J"
 """A name of several lines, the last of which another command could have written."""
 
 
-def test_names_forge_no_line_of_output(tmp_path, monkeypatch, cli):
-    monkeypatch.chdir(tmp_path)
+def test_names_forge_no_line_of_output(in_folder, cli):
     source, prefix = f"{FORGED}.jsonl", f"{FORGED}_text_document"
-    (tmp_path / source).write_bytes(GOOD * 5)
-    shutil.copytree(OWN.plain_tokenizer, tmp_path / f"{FORGED}t")
+    (in_folder / source).write_bytes(GOOD * 5)
+    shutil.copytree(OWN.plain_tokenizer, in_folder / f"{FORGED}t")
     given = ["--input", source, source, "--tokenizer-model", f"{FORGED}t", "--output-prefix", FORGED]
     cache = ["--seq-length", "2", "--epochs", "1", "--data-cache-path", f"{FORGED}c"]
-    (tmp_path / "empty.bin").write_bytes(b"")
     commands = [
         (0, ["build", *given, *cache]), (0, ["build", *given]), (1, ["build", *given, "--append-eod"]),
         (1, ["build", "--input", f"{FORGED}none", *given[3:]]),

@@ -15,9 +15,8 @@ LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 
 
 @pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch):
+def _inputs(in_folder):  # noqa: ARG001 - the working folder
     """Two inputs in a working folder of the test's own."""
-    monkeypatch.chdir(tmp_path)
     Path("a.jsonl").write_bytes(b"".join(LINES[:40]))
     Path("b.jsonl").write_bytes(b"".join(LINES[40:70]))
 

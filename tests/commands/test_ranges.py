@@ -12,6 +12,7 @@ from dsindex.runtime.work_folder import Journal, RangeMerged
 from dsindex.store.read import digest_file
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
+from tests.support.published import read_pair
 
 STEP = 4096
 """Bytes of a range, and so of a digest block, in these tests."""
@@ -42,8 +43,7 @@ def test_ranges_are_merged_before_the_last_shard_is_begun(name, tmp_path, monkey
     assert len(merged) == len(set(merged))
     for key, expected in run.prefixes.items():
         prefix = tmp_path / f"{run.name}_{key}_document"
-        for suffix in (".bin", ".idx"):
-            assert prefix.with_suffix(suffix).read_bytes() == expected.with_suffix(suffix).read_bytes()
+        assert read_pair(prefix) == read_pair(expected)
         recorded = json.loads((tmp_path / f"{prefix.name}.manifest.json").read_bytes())["content"]["digests"]["bin"]
         assert recorded["xxh3_128"] == digest_file(f"{prefix}.bin")
     assert not list(tmp_path.glob("*.partial"))

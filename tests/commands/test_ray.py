@@ -158,10 +158,9 @@ def test_lost_head_ends_the_job_before_ray_ends_the_process(executor, monkeypatc
     executor._head = head
 
 
-@pytest.mark.usefixtures("ray_instance")
-def test_relative_paths_are_the_drivers_in_every_command(cli, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("ray_instance", "in_folder")
+def test_relative_paths_are_the_drivers_in_every_command(cli):
     """Workers run in another folder than the driver, which has moved since Ray started."""
-    monkeypatch.chdir(tmp_path)
     os.symlink(OWN.docs, "docs.jsonl")
     os.symlink(OWN.plain_tokenizer, "model")
     os.symlink(CONVERSATIONS, "chats.jsonl")

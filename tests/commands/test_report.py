@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections import Counter
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 
 import dsindex
 from dsindex.cli.main import main
+from dsindex.commands import report_measures
+from dsindex.commands.report_measures import MOST_NAMED, Sources, measure
+from dsindex.datasets.detect import DetectedDataset
+from dsindex.datasets.documents import open_documents
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.options.build import BuildConfig
 from tests.support.conversations import CONVERSATIONS, SPEC
@@ -135,20 +140,6 @@ def test_instruction_data_has_the_learned_tokens_of_each_source(tmp_path):
     report(tmp_path, prefix, code=1)
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), [
-    ([str(MODALITIES / "nonempty.jsonl")], "neither .bin and .idx nor a .pbin, but: raw index"),
-    (["{tmp}/none"], "there is no dataset"),
-    ([GOLDEN_EOD, f"{GOLDEN_EOD}.bin"], "this dataset is given twice"),
-    ([GOLDEN_EOD, "--cache", "{tmp}/none"], "there is no such folder"),
-    ([GOLDEN_EOD, "--tokenizer-model", "{tmp}/none"], "none"),
-])  # fmt: skip
-def test_bad_arguments_are_told_before_the_work(arguments, sentence, tmp_path, cli):
-    given = [argument.replace("{tmp}", str(tmp_path)) for argument in arguments]
-    shown = cli(["report", *given, "-o", str(tmp_path / "report.html")], 1).err
-    assert sentence in shown
-    assert not list(tmp_path.iterdir())
-
-
 def test_damage_is_a_finding(built, tmp_path, capsys):
     folder = tmp_path / "data"
     shutil.copytree(Path(built).parent, folder)
@@ -199,3 +190,34 @@ def test_page_of_many_datasets_describes_the_largest(tmp_path):
     assert page.texts("h2") == list(map(str, names[10:]))
     assert "10 smaller datasets not described below" in page.content
     assert [row[0] for row in page.rows if row[0] in map(str, names)] == list(map(str, names))
+
+
+@pytest.mark.parametrize("block_tokens", [1 << 24, 50, 7])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_pass_finds_what_a_slow_reference_finds(seed, block_tokens, tmp_path, monkeypatch):
+    monkeypatch.setattr(report_measures, "BLOCK_TOKENS", block_tokens)
+    random = np.random.RandomState(seed)
+    kinds = [random.randint(0, 9, size).tolist() for size in (0, 1, 1, 2, 3, 5, 40, 41)]
+    documents = [kinds[kind] for kind in random.randint(0, len(kinds), 200)]
+    lengths = [len(document) for document in documents]
+    masks = np.arange(sum(lengths)) % 3 == 0
+    prefix = write_dataset(tmp_path / "d", [[document] for document in documents])
+    sources = Sources(names=["0", "1", "2"], num_documents=[50, 0, 150])
+    whole = open_documents(DetectedDataset(kind="MMIDIDX", path=prefix))
+    found = measure(whole, sources, threads=1 + seed, masks=masks)
+    assert (found.documents, found.tokens, found.lengths.empty) == (200, sum(lengths), lengths.count(0))
+    ids = Counter(token for document in documents for token in document)
+    assert {token: num for token, num in enumerate(found.counts.tolist()) if num} == ids
+    last = Counter(document[-1] for document in documents if document)
+    assert {token: num for token, num in enumerate(found.last_counts.tolist()) if num} == last
+    numbers = [number for number in range(200) if lengths[number]]
+    assert list(found.longest) == sorted(numbers, key=lambda number: (-lengths[number], number))[:MOST_NAMED]
+    assert list(found.shortest) == sorted(numbers, key=lambda number: (lengths[number], number))[:MOST_NAMED]
+    head, tail = sum(lengths[:50]), sum(lengths[50:])
+    first, last = [50, head, int(masks[:head].sum())], [150, tail, int(masks[head:].sum())]
+    assert found.by_source.tolist() == [first, [0, 0, 0], last]
+    copies = Counter(tuple(document) for document in documents if document)
+    assert found.repetitions == sum(num - 1 for num in copies.values())
+    expected = sorted((-num, -len(document), documents.index(list(document))) for document, num in copies.items())
+    most = [(first, -num) for num, _, first in expected[:MOST_NAMED]]
+    assert list(found.repeated) == most

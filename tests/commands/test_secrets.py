@@ -31,16 +31,15 @@ def run(words, capfd):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(in_folder, monkeypatch):
     """The working folder, with a record; no store is there."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
         monkeypatch.setenv(name, "0")  # commands set some of them
     monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setattr("dsindex.store.objects._RETRIES", {"max_retries": 0})
-    (tmp_path / "i.jsonl").write_text('{"text": "a"}\n')
-    return tmp_path
+    (in_folder / "i.jsonl").write_text('{"text": "a"}\n')
+    return in_folder
 
 
 @pytest.mark.quick(3)

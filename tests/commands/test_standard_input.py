@@ -17,9 +17,7 @@ STORED = Path("out/x.build/dsindex-stdin")
 WORDS = ("build", "--input", "-", *TOKENIZER, "--output-prefix", "out/x", "--shard-size", "4KiB")
 
 
-@pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 
 def interrupt(monkeypatch):

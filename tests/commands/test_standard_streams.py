@@ -3,13 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.support.golden import OWN
+from tests.support.golden import OWN, ROOT
 
-ROOT = Path(__file__).parents[2]
 BUILD = f"build --input {OWN.docs} --tokenizer-model {OWN.plain_tokenizer} --executor local --output-prefix out/ä"
 PREFIX = "out/ä_text_document"
 FULL = "could not be written to standard output (No space left on device)"
@@ -31,10 +29,8 @@ def test_build_whose_summary_cannot_be_printed_is_done(tmp_path, redirection, sa
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / f"{PREFIX}.manifest.json").exists()
     assert "Traceback" not in ended.stderr
-    lines = [line for line in ended.stderr.splitlines(keepends=True) if line.startswith("warning:")]
+    lines = [line for line in ended.stderr.splitlines(keepends=True) if said is None or line.startswith("warning:")]
     assert "".join(lines) == (said or "")
-    if said is None:
-        assert ended.stderr == ""
 
 
 @pytest.mark.parametrize("command", ["build --help", "verify nowhere --json"])

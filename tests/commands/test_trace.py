@@ -142,16 +142,10 @@ def chats(tmp_path_factory):
     """Conversations in packs, some cut into several sequences."""
     folder = tmp_path_factory.mktemp("chats")
     (folder / "one.jsonl").write_bytes(b"".join(CONVERSATIONS.read_bytes().splitlines(keepends=True)[:90]))
-    dsindex.instruct(
-        str(folder / "one.jsonl"),
-        config={"chat_template": "chatml", "control_tokens": "allow"},
-        tokenizer=TOKENIZER,
-        seq_length=256,
-        longer_than_pack="split-turns",
-        on_bad_record="quarantine",
-        output_prefix=str(folder / "whole"),
-        export=["bridge"],
-    )
+    options = {"config": {"chat_template": "chatml", "control_tokens": "allow"}, "on_bad_record": "quarantine"}
+    options |= {"seq_length": 256, "longer_than_pack": "split-turns", "export": ["bridge"]}
+    options |= {"tokenizer": TOKENIZER, "output_prefix": str(folder / "whole")}
+    dsindex.instruct(str(folder / "one.jsonl"), **options)
     return folder
 
 

@@ -1,16 +1,17 @@
 """Verification of what a build published: against its manifest, and against its source down to the line."""
 
 import json
-import os
 import re
 import shutil
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dsindex.chat.config import check_config
+from dsindex.commands.verify_caches import is_cache_of, list_caches, verify_cache
 from dsindex.datasets.detect import DetectedDataset
 from dsindex.datasets.documents import open_documents
 from dsindex.errors import InputError, TokenizerError
@@ -18,13 +19,13 @@ from dsindex.formats.manifest import manifest_path
 from dsindex.options.build import BuildConfig
 from dsindex.options.instruct import InstructConfig
 from dsindex.store.read import digest_file
-from tests.commands.pack.verifying import all_findings, edit_manifest, passed, verify
+from tests.commands.pack.verifying import all_findings, verify
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset
-from tests.support.golden import GOLDEN, OWN
+from tests.support.golden import GOLDEN, OWN, golden_cases
 from tests.support.jobs import config_of, run_config
 from tests.support.pbin_files import write_pbin
-from tests.support.published import move_tokenizer_away
+from tests.support.published import edit_manifest, move_tokenizer_away
 
 TRUSTED = f"gigatoken {version('gigatoken')}, and with tokenizers {version('tokenizers')} where the two can differ"
 
@@ -123,7 +124,7 @@ def test_damaged_files_are_found(built):
     assert "there is no regular file, and" in all_findings(verify(built))
     Path(f"{built}.idx").unlink()
     report = verify(built)
-    assert "digest of the .bin" in passed(report)  # what is left is still checked
+    assert "digest of the .bin" in [check.name for check in report.checks if not check.findings]  # is still checked
     assert f"{built}.idx: is missing next to its .bin" in report.findings[0]
 
 
@@ -197,14 +198,6 @@ def test_dataset_that_is_not_there_is_called_that(tmp_path, cli):
     assert "only a folder" in report["findings"][0]
 
 
-@pytest.mark.parametrize("suffix", ["bin", "idx", "manifest.json", "provenance.parquet"])
-def test_pipe_in_a_files_place_is_found(built, suffix):
-    """It is not opened: whoever opens a pipe waits for a writer."""
-    Path(f"{built}.{suffix}").unlink()
-    os.mkfifo(f"{built}.{suffix}")
-    assert re.search(rf"{built}\.{suffix}: .*(a pipe|regular file)", all_findings(verify(built)))
-
-
 def test_same_as_another_names_the_line(make_config, tmp_path, cli):
     [built] = run_config(make_config(output_prefix=str(tmp_path / "ours"))).datasets
     cli(["verify", built.prefix, "--same-as", f"{GOLDEN}/eod_text_document"])
@@ -232,3 +225,93 @@ def test_caches_that_were_checked_are_named(tmp_path, cli):
         checked = re.findall("checked: index cache (.*)", shown)
         assert len(checked) == len(set(checked))
         assert set(checked) == (names if chosen == prefixes else {name for name in names if not name.startswith("b-")})
+
+
+CASES = golden_cases()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_caches_of_megatron_are_whole(case):
+    caches = list_caches(str(case.cache))
+    tasks = [(each, prefix) for prefix in case.prefixes() for each in caches if is_cache_of(each, prefix)]
+    assert tasks
+    assert [sentence for task in tasks for sentence in verify_cache(*task)] == []
+
+
+def swap_ends(array):
+    array[0], array[-1] = array[-1].copy(), array[0].copy()
+
+
+def repeat_first(array):
+    array[-1] = array[0]
+
+
+def point_outside(array):
+    array[1] = 10**6
+
+
+def move_token(array):
+    array[5, 1] += 1
+
+
+@pytest.mark.parametrize(("name", "damage", "message"), [
+    ("document_index", repeat_first, "not every sequence is there once per epoch"),
+    ("document_index", point_outside, "sequence 1000000 is not from 0 to 99"),
+    ("document_index", swap_ends, "of the sample index"),
+    ("sample_index", move_token, "row 5 of the sample index is at token 321 instead of token 320"),
+    ("sample_index", point_outside, "of the sample index"),
+    ("shuffle_index", repeat_first, "not every sample is there once per epoch"),
+    ("shuffle_index", point_outside, "sample 1000000 is not from 0 to 317"),
+])  # fmt: skip
+def test_damaged_cache_is_found(name, damage, message, tmp_path):
+    case = CASES["own-one_epoch"]
+    shutil.copytree(case.cache, tmp_path / "cache")
+    [path] = (tmp_path / "cache").glob(f"*{name}.npy")
+    array = np.load(path)
+    damage(array)
+    np.save(path, array)
+    [prefix] = case.prefixes()
+    [cache] = [each for each in list_caches(str(tmp_path / "cache")) if is_cache_of(each, prefix)]
+    findings = verify_cache(cache, prefix)
+    assert message in findings[0]
+    assert "move its files away and build the cache again" in findings[0]
+
+
+KEYS = {
+    "one": {},
+    "two": {"json_keys": ("text", "title")},
+    "paths": {"json_keys": (".meta.tag", "short=.title")},
+    "program": {"json_keys": ("text", "both=.text + .title")},
+    "joined": {"json_keys": ("title", "text"), "join": " "},
+    "ids": {"token_ids": "ids"},
+}
+BOTH = {"sample": 0.7, "hold_out": 0.3}
+SAMPLES = {"all": {}, "sample": {"sample": 0.6}, "held-out": {"hold_out": 0.3}, "both": BOTH}
+WHERE = {"any": {}, "where": {"where": ".n > 5"}}
+BAD = {"none": {}, "quarantine": {"on_bad_record": "quarantine"}}
+EMPTY = {"keep": {}, "eod": {"empty_documents": "eod"}}
+CHOICES = list(product(KEYS, SAMPLES, WHERE, BAD, EMPTY))
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Records for builds that stop at a bad one, and those with records that are bad for one key or another."""
+    folder = tmp_path_factory.mktemp("sources")
+    records = [{"text": f"text {n} " * (n % 4), "title": f"title {n}", "meta": {"tag": f"tag {n}"}} for n in range(60)]
+    records = [{**record, "ids": [n, n + 1], "n": n} for n, record in enumerate(records)]
+    (folder / "none.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    for number, key in ((3, "text"), (20, "title"), (37, "meta"), (41, "ids")):
+        del records[number][key]
+    (folder / "quarantine.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+@pytest.mark.quick(24)
+@pytest.mark.parametrize("case", CHOICES, ids="-".join)
+def test_chosen_records_equal_their_source(case, sources, tmp_path):
+    keys, sample, where, bad, empty = case
+    chosen = {**KEYS[keys], **SAMPLES[sample], **WHERE[where], **BAD[bad], **EMPTY[empty]}
+    config = config_of(BuildConfig, sources / f"{bad}.jsonl", append_eod=True, output_prefix=f"{tmp_path}/d", **chosen)
+    for dataset in run_config(config).datasets:
+        report = verify(dataset.prefix, against_source=True)
+        assert (report.findings, report.verdict) == ((), "intact"), dataset.prefix

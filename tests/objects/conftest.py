@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.commands.conftest import cli, make_config, pipe
+from tests.commands.conftest import cli, in_folder, make_config
 from tests.support.buckets import ENVIRONMENT, serving_buckets
 
-__all__ = ["cli", "make_config", "pipe"]
+__all__ = ["cli", "in_folder", "make_config"]
 
 
 @pytest.fixture

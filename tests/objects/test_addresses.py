@@ -11,8 +11,8 @@ import huggingface_hub
 
 import dsindex
 from dsindex.errors import DsindexError, MissingObjectError
-from tests.commands.pack.verifying import edit_manifest
 from tests.support.golden import OWN
+from tests.support.published import edit_manifest
 
 OPTIONS = {"executor": "local", "progress": False}
 INDEX = {"seq_length": 64, "epochs": 1, **OPTIONS}

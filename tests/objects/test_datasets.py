@@ -55,7 +55,7 @@ def test_reading_commands_say_the_same(folder, cli, words):
     assert there.replace(inputs, "INPUT") == hidden
 
 
-@pytest.mark.usefixtures("store")
+@pytest.mark.usefixtures("store", "in_folder")
 @pytest.mark.parametrize(("words", "code", "message"), [
     ("verify s3://src/d*", 2, "a pattern or a folder is not one dataset"),
     ("verify https://h/d?sig=planted", 2, "https://h/d: a dataset is not read through a signed address"),
@@ -63,8 +63,7 @@ def test_reading_commands_say_the_same(folder, cli, words):
     (f"report s3://src/data/{DATASET} s3://src/data/{DATASET}.bin -o x.html", 1, "this dataset is given twice"),
     (f"index --data-path s3://src/data/{DATASET} --seq-length 8 --epochs 1", 1, "need --data-cache-path"),
 ])  # fmt: skip
-def test_what_is_not_read_is_one_sentence(words, code, message, cli, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_is_not_read_is_one_sentence(words, code, message, cli):
     shown = cli(words.split(), code).err
     assert message in shown
     assert not re.search("planted|Traceback", shown)

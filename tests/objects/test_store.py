@@ -184,37 +184,39 @@ def test_refused_keys_of_a_removal_are_left(store):
 
 def test_second_driver_is_refused_by_name(place):
     lock_path = f"{place}-lock"
-    with hold_lock(lock_path, what="the output x") as lock:
+    with hold_lock(lock_path, resource="the output x") as lock:
         lock.require_held()
         assert find(lock_path) is not None
         with pytest.raises(PlanError, match=f"another driver .process {os.getpid()} on .* works on the output x"):
-            hold_lock(lock_path, what="the output x").__enter__()
+            hold_lock(lock_path, resource="the output x").__enter__()
     assert find(lock_path) is None
-    with hold_lock(lock_path, what="the output x"):
+    with hold_lock(lock_path, resource="the output x"):
         pass
 
 
 def test_lock_of_a_killed_owner_is_taken_at_once(place):
     """Without a lease of 60 seconds, as the process of this machine is known to have ended."""
     lock_path = f"{place}-lock"
-    command = f"import time; from dsindex.store import lock; held = lock.hold_lock({lock_path!r}, what='x'); "
+    command = f"import time; from dsindex.store import lock; held = lock.hold_lock({lock_path!r}, resource='x'); "
     command += "held.__enter__(); print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) as owner:
         assert owner.stdout.readline() == b"1\n"
         with pytest.raises(PlanError, match=f"process {owner.pid} on"):
-            hold_lock(lock_path, what="x").__enter__()
+            hold_lock(lock_path, resource="x").__enter__()
         owner.kill()
-    with hold_lock(lock_path, what="x") as lock:
+    with hold_lock(lock_path, resource="x") as lock:
         lock.require_held()
 
 
 def test_lease_lapses(monkeypatch, store):
-    content = lease._self().replace(b'"host": "', b'"host": "another-').replace(b'"pid": ', b'"pid": 9999999')
+    content = (
+        lease._describe_driver().replace(b'"host": "', b'"host": "another-').replace(b'"pid": ', b'"pid": 9999999')
+    )
     store.put("out/lock", content)
     with pytest.raises(PlanError, match="its lock lapses in"):
-        hold_lock("s3://out/lock", what="x").__enter__()
+        hold_lock("s3://out/lock", resource="x").__enter__()
     monkeypatch.setattr(lease, "LEASE_SECONDS", -1.0)
-    with hold_lock("s3://out/lock", what="x"):
+    with hold_lock("s3://out/lock", resource="x"):
         assert store.content("out/lock") != content
 
 

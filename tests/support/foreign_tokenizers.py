@@ -10,23 +10,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from dsindex.text.engines import byte_characters
 from tests.support.text_tokenizers import SENTENCES
 
-_BYTES = {"model_type": "bpe", "byte_fallback": True, "remove_extra_whitespaces": False}
-_IDENTITY = {**_BYTES, "normalization_rule_name": "identity", "allow_whitespace_only_pieces": True}
+_LLAMA = {"model_type": "bpe", "byte_fallback": True, "split_digits": True, "remove_extra_whitespaces": False}
+_LLAMA |= {"normalization_rule_name": "identity", "allow_whitespace_only_pieces": True}
+_NEWLINES, _SPACES = ["\n" * n for n in range(1, 5)], ["▁" * n for n in range(2, 32)]
 
 SENTENCEPIECE_SHAPES = {
-    "llama2": {**_IDENTITY, "split_digits": True},
-    "mistral": {
-        **_IDENTITY, "split_digits": True, "control_symbols": ["[INST]", "[TOOL_CALLS]"],
-        "user_defined_symbols": ["[/INST]"],
-    },
-    "gemma": {
-        **_IDENTITY, "split_digits": True, "add_dummy_prefix": False,
-        "pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3,
-        "user_defined_symbols": [
-            "<start_of_turn>", "<table>", "</table>", "\t", *("\n" * n for n in range(1, 5)),
-            *("▁" * n for n in range(2, 32)),
-        ],
-    },
+    "llama2": _LLAMA,
+    "mistral": {**_LLAMA, "control_symbols": ["[INST]", "[TOOL_CALLS]"], "user_defined_symbols": ["[/INST]"]},
+    "gemma": {**_LLAMA, "add_dummy_prefix": False, "pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3,
+              "user_defined_symbols": ["<start_of_turn>", "<table>", "</table>", "\t", *_NEWLINES, *_SPACES]},
     "t5": {"model_type": "unigram"},
 }  # fmt: skip
 """Model family → options of the SentencePiece trainer."""

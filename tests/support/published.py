@@ -3,6 +3,10 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+
+from dsindex.formats.manifest import manifest_path
+
 
 def published(folder):
     """Return file name → bytes for a folder, without the parts that may differ between runs of the same job.
@@ -18,10 +22,30 @@ def published(folder):
     return files
 
 
+def read_pair(prefix):
+    """Return the bytes of a `.bin` and of its `.idx`."""
+    return tuple(Path(f"{prefix}.{suffix}").read_bytes() for suffix in ("bin", "idx"))
+
+
+def read_quarantine(prefix):
+    """Return the entries of the bad records of a dataset."""
+    with open(f"{prefix}.quarantine.jsonl.zst", "rb") as file, pa.input_stream(file, compression="zstd") as stream:
+        return [json.loads(line) for line in stream.read().splitlines()]
+
+
+def edit_manifest(prefix, edit):
+    """Call `edit` with the manifest of a dataset, and write what becomes of it."""
+    path = Path(manifest_path(str(prefix).removesuffix(".pbin")))
+    manifest = json.loads(path.read_bytes())
+    edit(manifest)
+    path.write_text(json.dumps(manifest))
+
+
 def move_tokenizer_away(prefix):
     """Change a dataset's manifest so that its tokenizer is neither at the recorded path nor near the first input."""
-    path = Path(f"{prefix}.manifest.json")
-    manifest = json.loads(path.read_bytes())
-    manifest["run"]["tokenizer_path"] = "/nowhere/tokenizer"
-    manifest["run"]["plan"]["inputs"][0][0] = "/nowhere/input"
-    path.write_text(json.dumps(manifest))
+
+    def move(manifest):
+        manifest["run"]["tokenizer_path"] = "/nowhere/tokenizer"
+        manifest["run"]["plan"]["inputs"][0][0] = "/nowhere/input"
+
+    edit_manifest(prefix, move)

@@ -103,12 +103,6 @@ def as_tokenizer(content):
     """Return a Tokenizer for the bytes of a tokenizer.json."""
     loaded = tokenizers.Tokenizer.from_buffer(content)
     added = loaded.get_added_tokens_decoder().values()
-    return Tokenizer(
-        name="trained",
-        content=content,
-        sha256=hashlib.sha256(content).hexdigest(),
-        vocabulary_size=loaded.get_vocab_size(with_added_tokens=True),
-        eod_id=None,
-        eod_token=None,
-        special_tokens=tuple(token.content for token in added if token.special),
-    )
+    size, special = loaded.get_vocab_size(with_added_tokens=True), tuple(t.content for t in added if t.special)
+    described = {"name": "trained", "content": content, "sha256": hashlib.sha256(content).hexdigest()}
+    return Tokenizer(**described, vocabulary_size=size, eod_id=None, eod_token=None, special_tokens=special)

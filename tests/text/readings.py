@@ -33,14 +33,14 @@ class Reading:
     bad: list[tuple[int, int, bytes]] = field(default_factory=list)
 
     def add(self, block, first_line=0):
-        assert block.num_lines == len(block.blank) + len(block.offsets) + len(block.bad)
-        columns = [map(list, column.by_record()) for column in block.columns.values()]
+        assert block.num_lines == len(block.blank_parts) + len(block.offsets) + len(block.bad_records)
+        columns = [map(list, column.items_by_record()) for column in block.columns.values()]
         values = zip(*columns, strict=True)
         lines = (block.lines + first_line).tolist()
         self.num_lines += block.num_lines
-        self.num_blank += len(block.blank)
+        self.num_blank += len(block.blank_parts)
         self.records += zip(block.offsets.tolist(), lines, map(list, values), strict=True)
-        self.bad += [(bad.offset, bad.line + first_line, bad.line_bytes) for bad in block.bad]
+        self.bad += [(bad.offset, bad.line + first_line, bad.line_bytes) for bad in block.bad_records]
         return self
 
 

@@ -1,14 +1,10 @@
 """A build of the golden text by the Python API, and what it must be."""
 
-from pathlib import Path
-
 import dsindex
 from tests.support.golden import OWN
-
-RUN = OWN.run("eod")
+from tests.support.published import read_pair
 
 TOKENIZER = OWN.plain_tokenizer
-
 EOD = "<|endoftext|>"
 
 
@@ -20,5 +16,4 @@ def build(prefix="out/docs", **options):
 
 
 def assert_golden(prefix):
-    for suffix in ("bin", "idx"):
-        assert Path(f"{prefix}.{suffix}").read_bytes() == Path(f"{RUN.prefixes['text']}.{suffix}").read_bytes()
+    assert read_pair(prefix) == read_pair(OWN.run("eod").prefixes["text"])

@@ -4,6 +4,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path, monkeypatch):
+def _in_folder(in_folder):
     """Paths in results and manifests are as given; two runs with the same names differ in their folder only."""
-    monkeypatch.chdir(tmp_path)

@@ -1,5 +1,6 @@
 """Index jobs of the tests, with the usual options."""
 
+import contextlib
 import json
 
 from dsindex.commands.index import run_index
@@ -9,11 +10,8 @@ from dsindex.runtime.dispatch import make_executor
 
 def index(**options):
     config = IndexConfig(**{"executor": "local", "workers": 2, **options})
-    executor = make_executor(config)
-    try:
+    with contextlib.closing(make_executor(config)) as executor:
         return run_index(config, executor=executor)
-    finally:
-        executor.close()
 
 
 IDENTIFIERS = {"class": "tests.Tokenizer", "tokenizer_path": ["gpt2"]}

@@ -12,7 +12,7 @@ import pytest
 import dsindex
 from dsindex.cli.render import describe
 from dsindex.errors import DsindexError, InputError
-from tests.commands.index.index_jobs import IDENTIFIERS, described, index, indexed, options
+from tests.commands.index.index_jobs import described, index, indexed, options
 from tests.support.datasets import write_dataset
 from tests.support.golden import golden_cases
 
@@ -34,18 +34,6 @@ def test_golden_caches_come_out_byte_for_byte(golden, tmp_path, monkeypatch):
     )  # fmt: skip
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir() if not path.name.endswith("-dsindex.json")}
     assert written == {name: (golden.cache / name).read_bytes() for name in case["files"]}
-
-
-def test_epochs_become_a_number_of_samples_in_the_description(folder):
-    report = indexed(split="1")
-    (description,) = described(folder / "cache")
-    assert description["num_samples"] == (265 * 40 * 5 // 2 - 1) // 30
-    assert description["tokenizer"] == IDENTIFIERS
-    assert description["random_seed"] == 1234
-    (result,) = report.results
-    assert result.num_epochs == 3
-    assert all(map(os.path.isfile, result.paths))
-    assert Path(result.paths[0]).name.endswith("-GPTDataset-train-description.txt")
 
 
 def test_blend_without_cache_folder_goes_beside_each_dataset_and_the_blend_is_not_written(folder):

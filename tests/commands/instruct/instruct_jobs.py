@@ -1,8 +1,7 @@
-"""Instruction jobs of the tests, and what they publish."""
+"""Instruction jobs of the tests."""
 
 from dsindex.chat.config import check_config
 from dsindex.options.instruct import InstructConfig
-from tests.support import published as support
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.jobs import config_of
 
@@ -17,9 +16,3 @@ CHATML = """\
 def job(prefix, **options):
     own = {"output_prefix": str(prefix), "shard_size": "16KiB", "seq_length": 768, "split": "8,1,1"}
     return config_of(InstructConfig, CONVERSATIONS, **{**own, "on_bad_record": "quarantine", **options})
-
-
-def published(folder):
-    """All published files; of the manifests, the part that is under the law."""
-    # A killed driver leaves its lock.
-    return {name: data for name, data in support.published(folder).items() if not name.endswith(".dsindex-lock")}

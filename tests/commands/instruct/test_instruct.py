@@ -13,24 +13,23 @@ import pytest
 import yaml
 
 import dsindex
-from dsindex.chat.config import check_config, parse_config
+from dsindex.chat.config import check_config
 from dsindex.chat.encode import InstructionEncoder
 from dsindex.chat.statistics import split_by_hash
 from dsindex.chat.tokens import ChatTokenizer
-from dsindex.cli.main import main
 from dsindex.cli.render import describe
 from dsindex.commands import instruct
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
-from dsindex.errors import BadRecordError, OutputError, PlanError, RecordProblem, UsageError
+from dsindex.errors import OutputError, PlanError, RecordProblem, UsageError
 from dsindex.formats.manifest import read_manifest
 from dsindex.formats.provenance import read_rows
 from dsindex.text.fields import parse_record
-from tests.commands.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
-from tests.support.chat_tokenizers import train
-from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
+from tests.commands.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job
+from tests.support.conversations import BAD, CONVERSATIONS, SPEC
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
+from tests.support.published import published
 
 WITH_VARIABLE = {"chat_template": "{{ greeting }}" + CHATML, "max_length": 150, "too_long": "split"}
 """A template that writes a variable of the record."""
@@ -107,30 +106,6 @@ def test_datasets_are_what_the_encoder_gives(tmp_path):
     assert sum(split.statistics.conversations for split in report.splits) == report.counts.kept == len(encoded)
 
 
-def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path, cli):
-    tokenizer = train("bytes")
-    (tmp_path / "tokenizer.json").write_text(tokenizer._json)
-    (tmp_path / "spec.yaml").write_text(SPEC_YAML)
-    (tmp_path / "spec.jsonl").write_text(json.dumps(SPEC_RECORD) + "\n")
-    given = ["--input", str(tmp_path / "spec.jsonl"), "--tokenizer-model", str(tmp_path / "tokenizer.json")]
-    command = ["instruct", str(tmp_path / "spec.yaml"), *given, "--output-prefix", str(tmp_path / "out" / "spec")]
-    shown = cli([*command, "--executor", "local"]).out
-    expected = InstructionEncoder(parse_config(SPEC_YAML), tokenizer).encode(SPEC_RECORD)
-    assert "1 line = 1 kept + 0 quarantined + 0 blank" in shown
-    assert f"1 conversation, 1 sequence, {len(expected.tokens)} tokens, {expected.mask.sum()} trainable" in shown
-    assert "already complete\n" in cli(command).out
-    for name in ("text_document", "loss_mask"):
-        assert main(["verify", f"{tmp_path}/out/spec_{name}"]) == 0
-
-
-def test_first_bad_record_is_named_with_file_and_line(tmp_path):
-    good, (line, kind) = CONVERSATIONS.read_bytes().splitlines(), next(iter(BAD.items()))
-    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*good[:5], line, *good[5:9], line]))
-    config = job(tmp_path / "out" / "chat", input=(str(tmp_path / "a.jsonl"),), on_bad_record="fail", shard_size="700B")
-    with pytest.raises(BadRecordError, match=rf"a\.jsonl, line 6: .* \({kind}\)"):
-        run_config(config, SPLIT_IN_PARTS)
-
-
 def test_another_plan_is_refused_and_replacing_removes_the_packs_of_earlier_tokens(tmp_path):
     """Not the datasets of like names."""
     options = {"split": None, "shard_size": None, "workers": 1}
@@ -153,7 +128,7 @@ def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path,
     trainable = run_config(config, instruction).splits[0].statistics.trainable
     before = published(tmp_path)
     monkeypatch.setattr(instruct, "encode_shard", None)
-    padded = config.replaced(seq_length=1024, pad_to_multiple=16)
+    padded = config.copy_with(seq_length=1024, pad_to_multiple=16)
     foreign = tmp_path / "chat_packing_1024_pad16.idx"
     foreign.write_bytes(b"mine")
     with pytest.raises(OutputError, match=r"_pad16\.idx: no manifest says that dsindex made these packs"):
@@ -199,22 +174,6 @@ def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer, sai
     assert ("1 longer sequence with" in shown) == (dropped == 1)
 
 
-@pytest.mark.parametrize(("text", "options", "code", "message"), [
-    ("message_construction: [role]", ["--seq-length", "1"], 2, "'1' is not an integer from 2 to 134217728"),
-    ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a pack"),
-    ("{message_construction: [role], too_long: split, max_length: 9}",
-     ["--seq-length", "64", "--longer-than-pack", "truncate"], 2, "contradict each other"),
-    ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
-    ("message_construction: [role", [], 1, "not valid YAML"),
-])  # fmt: skip
-def test_wrong_options_are_said_in_one_sentence(tmp_path, cli, text, options, code, message):
-    (tmp_path / "chat.yaml").write_text(text)
-    given = ["--input", str(CONVERSATIONS), "--tokenizer-model", str(OWN.plain_tokenizer)]
-    command = ["instruct", str(tmp_path / "chat.yaml"), *given, "--output-prefix", str(tmp_path / "out" / "x")]
-    assert message in cli([*command, *options, "--executor", "local"], code).err
-    assert not (tmp_path / "out").exists()
-
-
 CALLS = [
     {"messages": [
         {"role": "user", "content": question},
@@ -245,7 +204,8 @@ def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(tmp_path
     assert len(found) == 1
     assert "reasoning" not in cli([*words[:-1], f"{words[-1]}-dropped", "--reasoning", "drop"]).out
     refused = cli([*words[:-1], f"{words[-1]}-refused", "--unwritten", "refuse"], 1).err
-    assert "reasoning_content: the template does not use it; see `unwritten` (not-written)" in refused
+    said = r"texts\.parquet, row 1: reasoning_content: the template does not use it; see `unwritten` \(not-written\)"
+    assert re.search(said, refused), refused
 
 
 def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(tmp_path, cli):

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from dsindex.errors import InputError
-from tests.commands.pack.verifying import TOKENIZER, all_findings, edit_manifest, verify
+from tests.commands.pack.verifying import TOKENIZER, all_findings, verify
 from tests.support.golden import OWN
 from tests.support.pbin_files import VERSION_NAMES, joined_by_modalities, write_pbin
+from tests.support.published import edit_manifest
 
 
 @pytest.mark.parametrize("options", [

@@ -1,10 +1,6 @@
-"""What `verify` says of packed files, and damage to them."""
-
-import json
-from pathlib import Path
+"""What `verify` says of datasets and packed files."""
 
 from dsindex.commands.verify import verify_dataset
-from dsindex.formats.manifest import manifest_path
 from dsindex.options.datasets import VerifyConfig
 from dsindex.runtime.progress import Reporter
 from tests.support.golden import OWN
@@ -19,15 +15,3 @@ def verify(path, **options):
 
 def all_findings(report):
     return "\n".join(report.findings)
-
-
-def edit_manifest(path, edit):
-    manifest = Path(manifest_path(path.removesuffix(".pbin")))
-    content = json.loads(manifest.read_bytes())
-    edit(content)
-    manifest.write_bytes(json.dumps(content).encode())
-
-
-def passed(report):
-    """The names of the checks that found nothing."""
-    return "\n".join(check.name for check in report.checks if not check.findings)

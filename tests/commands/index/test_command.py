@@ -7,20 +7,12 @@ import shlex
 
 import pytest
 
-from tests.support.datasets import write_dataset
-
+pytestmark = pytest.mark.usefixtures("folder")
 FLAGS = shlex.split(
     "--data-path web --split 90,5,5 --seq-length 30 --global-batch-size 8 --train-iters 20 --eval-interval 10 "
     "--eval-iters 2 --tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/x"
 )
 RELEASE = ["--megatron-release", "0.19", "--executor", "local"]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_dataset(tmp_path / "web", [[[1] * length] for length in [20, 50, 60, 30, 100, 5] * 40])
-    return tmp_path
 
 
 def caches(folder):
@@ -40,7 +32,6 @@ def test_command_makes_the_caches_of_its_flags(folder, cli):
 
 
 def test_flags_override_the_command(folder, cli):
-    write_dataset(folder / "books", [[[1] * 500]] * 20)
     own = ["--data-path", "books", "--num-samples", "7", "--seq-length", "40", "--data-cache-path", "c", "--split", "1"]
     cli(["index", *own, *RELEASE, "--", *COMMAND])
     [described] = [json.loads(path.read_text()) for path in (folder / "c").glob("*description.txt")]
