@@ -287,5 +287,4 @@ def _describe_inputs_from(prefix: str, document: int) -> str | None:
         first = int(read_rows(provenance, document, document + 1)[0][0])
     names = [os.path.basename(path) for path in inputs[first : first + MAX_SHOWN]]
     more = f", {len(inputs) - first - MAX_SHOWN:,} more" if len(inputs) - first > MAX_SHOWN else ""
-    summary = f"{len(inputs) - first:,} of {len(inputs):,} inputs ({', '.join(names)}{more})"
-    return summary if first > 0 else None
+    return f"{len(inputs) - first:,} of {len(inputs):,} inputs ({', '.join(names)}{more})" if first > 0 else None

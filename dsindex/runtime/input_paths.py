@@ -458,10 +458,8 @@ def _choose_split(folder: str, splits: Mapping[Parts, str | None], split_name: s
         return [*splits]
     problem = "the folder has several splits" if split_name is None else f"no file is of the split {split_name!r}"
     shown = ", ".join(sorted(f"{name or 'no split'} ({count:,})" for name, count in counts.items()))
-    raise InputError(
-        f"{folder}: {problem}; it has {shown}",
-        hint=f"choose with --input-split NAME, or take them all with --input-split {ALL_SPLITS}",
-    )
+    hint = f"choose with --input-split NAME, or take them all with --input-split {ALL_SPLITS}"
+    raise InputError(f"{folder}: {problem}; it has {shown}", hint=hint)
 
 
 def require_all_parts(paths: Iterable[str]) -> None:

@@ -161,8 +161,7 @@ def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tu
             batches[key] = TokenBatch.of_rows(column.items, texts_per_record=column.counts)
             continue
         try:
-            batch = make_encoder(tokenizer, engine).encode(column.items)
-            batches[key] = replace(batch, texts_per_record=column.counts)
+            batches[key] = replace(make_encoder(tokenizer, engine).encode(column.items), texts_per_record=column.counts)
         except UnencodableError as error:
             reasons = _reasons_by_record(column, error.reasons) | reasons
     return encode_block(mark_bad(block, reasons), tokenizer, engine) if reasons else (block, batches)
@@ -336,8 +335,7 @@ def load_gigatoken(tokenizer: Tokenizer) -> Backend:
 
     if tokenizer.library == "tiktoken":
         return _load_ranks(read_definition(tokenizer.content))
-    is_model = tokenizer.library == "sentencepiece"
-    content = convert_sentencepiece(tokenizer)[0] if is_model else tokenizer.content
+    content = convert_sentencepiece(tokenizer)[0] if tokenizer.library == "sentencepiece" else tokenizer.content
     return Backend(gigatoken.Tokenizer.from_json(content).backend)
 
 

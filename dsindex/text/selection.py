@@ -291,8 +291,7 @@ def open_pattern(pattern: str) -> Selection:
     >>> open_pattern('.["raw text"]').names, open_pattern(".a + .b").names
     (('raw text',), ('.a + .b',))
     """
-    is_key = pattern.lstrip().startswith(".")
-    key = parse_key(pattern.strip()) if is_key else TextKey(name=pattern, program=pattern)
+    key = parse_key(pattern.strip()) if pattern.lstrip().startswith(".") else TextKey(name=pattern, program=pattern)
     return _check_programs(Selection(keys=(key,), takes_lists=False))
 
 

@@ -170,8 +170,7 @@ def encode_row(row: dict[str, Any], *, keeps_bytes: bool = False) -> bytes:
     """
 
     def decode_bytes(value: bytes) -> str | None:
-        is_text = keeps_bytes or isinstance(value, InvalidText)
-        return value.decode("utf-8", "surrogateescape") if is_text else None
+        return value.decode("utf-8", "surrogateescape") if keeps_bytes or isinstance(value, InvalidText) else None
 
     text = json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=decode_bytes)
     return text.encode("utf-8", "surrogateescape")

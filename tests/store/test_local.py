@@ -57,8 +57,8 @@ def test_output_error_says_what_to_do(number, remedy, transient):
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO], ids=["EINVAL", "EIO"])
 def test_sync_folder_forgives_only_what_the_file_system_cannot_do(tmp_path, monkeypatch, number):
     fail_calls(monkeypatch, "fsync", number, times=1)
-    is_fault = number == errno.EIO
-    with pytest.raises(OSError, match="Input/output error") if is_fault else contextlib.nullcontext():
+    fails = pytest.raises(OutputError, match=f"{tmp_path}: cannot be written .Input/output error")
+    with fails if number == errno.EIO else contextlib.nullcontext():
         storage.sync_folder(str(tmp_path))
 
 
