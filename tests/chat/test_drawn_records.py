@@ -13,7 +13,7 @@ from dsindex.chat.conversations import ConversationReader
 from dsindex.chat.encode import InstructionEncoder
 from dsindex.chat.thoughts import TAG_PAIRS
 from dsindex.errors import RecordProblem
-from tests.support.chat_tokenizers import train
+from tests.support.chat_tokenizers import train, trained_text
 
 TEMPLATE = (
     "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{% if m.role == 'assistant' %}"
@@ -28,10 +28,6 @@ WORD = re.compile(r"word\d+x")
 def encoder(options="", template=TEMPLATE):
     config = f"chat_template: {json.dumps(template)}\nspecial_tokens: {{eos_token: </s>}}\n{options}"
     return InstructionEncoder(parse_config(config), train("bytes"))
-
-
-def trained_text(encoded):
-    return train("bytes").decode(encoded.tokens[encoded.mask == 1])
 
 
 def draw_step(rng, word):
