@@ -42,7 +42,7 @@ def rank(item):
     """Return where an item comes: long groups first, so that short ones are left to fill the gaps at the end."""
     if item.get_closest_marker("ray") is not None:
         return 0
-    folders = ("faults", "jobs", "docs")
+    folders = ("faults", "commands", "docs")
     return next((number for number, name in enumerate(folders, 1) if item.path.is_relative_to(HERE / name)), 4)
 
 

@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -205,11 +206,8 @@ def measure_caches(setting: Setting) -> Iterable[Row]:
 
 
 def _release_of(megatron: Path) -> str:
-    names = {}
-    for line in (megatron / "megatron/core/package_info.py").read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(" = ")
-        names[name] = value
-    release = f"{names['MAJOR']}.{names['MINOR']}"
+    text = (megatron / "megatron/core/package_info.py").read_text(encoding="utf-8")
+    release = ".".join(re.findall(r"^(?:MAJOR|MINOR) = (\d+)", text, re.MULTILINE))
     return release if release in {"0.16", "0.17", "0.18", "0.19"} else "main"
 
 

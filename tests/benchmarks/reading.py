@@ -46,9 +46,7 @@ def open_megatron(prefix: str, description: str) -> tuple[Any, Any]:
         made = json.load(file)
     masks = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
     config = GPTDatasetConfig(
-        random_seed=made["random_seed"],
-        sequence_length=made["sequence_length"],
-        split=made["split"],
+        **{name: made[name] for name in ("random_seed", "sequence_length", "split")},
         path_to_cache=description.rpartition("/")[0],
         tokenizer=SimpleNamespace(vocab_size=None, eod=0, unique_identifiers=made["tokenizer"]),
         **dict.fromkeys(masks, False),

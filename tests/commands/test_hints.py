@@ -46,6 +46,7 @@ AGAIN += " --consumed-samples 2 --global-batch-size 2"
 GROWN = CONTINUED.replace("A ", "G --split 1 ").replace("first", "grown")
 MASKS = "chat_template: chatml"
 LIKE = "index --like one/A-GPTDataset-train-description.txt --data-cache-path legacy -- "
+SIX_SAMPLES = {"--num-samples": "6", "--train-iters": None}
 PRINTED = object()
 """The value of a flag is the word after it in the hint."""
 
@@ -136,11 +137,10 @@ CASES = {
     "multiple": (CHAT + " --seq-length 250 --pad-to-multiple 64", {"--seq-length": PRINTED}),
     "other-format": (CHAT.replace("tok ", "gpt2.tiktoken "), {"dsindex build": TEXT.replace("tok ", "gpt2.tiktoken ")}),
     # Index caches.
-    "job": (INDEX + " --train-iters 3 --global-batch-size 2", {"--num-samples": "6", "--train-iters": None}),
+    "job": (INDEX + " --train-iters 3 --global-batch-size 2", SIX_SAMPLES),
     "blend": (BLEND + " --epochs 1", {"--num-samples": "6,1,1", "--epochs": None}),
     "no-samples": (INDEX + " --num-samples 9,9,9 --split 9999,1,0", {"none": "--num-samples 9,none,none"}),
-    "maxtext": (INDEX + " --reader maxtext --train-iters 6 --split 100,0",
-        {"--num-samples": "6", "--train-iters": None}),
+    "maxtext": (INDEX + " --reader maxtext --train-iters 6 --split 100,0", SIX_SAMPLES),
     "plain-list": (BLEND.replace("0.5 ", "") + " --blend-schedule '0:50,50' --num-samples 6,1,1 --plain-names",
         {"--data-path": "1 A 1 B"}),
     "amount": ("mix A 0.5 B 0.3", {**dict.fromkeys(["A", "0.5", "B", "0.3"]), "--data-path": "1 A"}),

@@ -32,15 +32,11 @@ order = list(range(len(train)))[::-1]
 padded = dsindex.open("cache", split="valid", options=SampleOptions(pad_token=0))
 lines, packed = dsindex.open("docs.idx"), dsindex.open("x.pbin", block_size=16)
 print(json.dumps({
-    "documents": digest(documents),
-    "taken": digest(documents.take([5, 1, -1, 5])),
-    "none": digest(documents.take([])),
-    "batch": digest([train.batch(order)]),
+    "documents": digest(documents), "taken": digest(documents.take([5, 1, -1, 5])), "none": digest(documents.take([])),
+    "batch": digest([train.batch(order)]), "padded": digest([padded.batch(range(len(padded)))]),
     "samples": digest(array for k in order for array in pickle.loads(pickle.dumps(train))[k].values()),
-    "padded": digest([padded.batch(range(len(padded)))]),
     "parts": [[part.sequence for part in train.parts(k)] for k in order[:5]],
-    "lines": [len(line) for line in lines],
-    "blocks": len(packed),
+    "lines": [len(line) for line in lines], "blocks": len(packed),
 }))
 """
 

@@ -91,23 +91,17 @@ def opened(folder):
     return BlendedDataset.open_cache(path)
 
 
-@st.composite
-def runs(draw):
-    """Two jobs: documents of three datasets, what they draw from, and where the second begins."""
-    lengths = st.lists(st.integers(1, 70), min_size=8, max_size=40)
-    return {
-        "lengths": [draw(lengths) for _ in range(3)],
-        "grown": draw(st.lists(st.integers(1, 70), max_size=9)),
-        "first": draw(st.tuples(st.integers(1, 9), st.integers(1, 9))),
-        "second": draw(st.tuples(*[st.sampled_from([1e-9, 1, 2, 5])] * 3)),
-        "batches": draw(st.integers(0, 7)),
-        "order": draw(st.sampled_from(["shuffled", "packed"])),
-        "seed": draw(st.integers(0, 99)),
-    }
+RUNS = st.fixed_dictionaries({
+    "lengths": st.lists(st.lists(st.integers(1, 70), min_size=8, max_size=40), min_size=3, max_size=3),
+    "grown": st.lists(st.integers(1, 70), max_size=9), "first": st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    "second": st.tuples(*[st.sampled_from([1e-9, 1, 2, 5])] * 3), "batches": st.integers(0, 7),
+    "order": st.sampled_from(["shuffled", "packed"]), "seed": st.integers(0, 99),
+})  # fmt: skip
+"""Two jobs: documents of three datasets, what they draw from, and where the second begins."""
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-@given(run=runs())
+@given(run=RUNS)
 def test_nothing_comes_again_before_its_epoch_ends_and_nothing_is_lost(run, tmp_path_factory):
     here = tmp_path_factory.mktemp("run")
     names = [str(here / name) for name in ("a", "b", "c")]
