@@ -104,20 +104,18 @@ def show_epochs(epochs: float) -> str:
     return f"{epochs:,.0f}" if epochs >= 1000 else f"{epochs:.4g}"
 
 
-def without_secrets(text: str) -> str:
+def remove_secrets(text: str) -> str:
     """Remove user information and queries from all addresses in a text.
 
-    >>> without_secrets("got https://me:pw@host/a.jsonl?sig=9f86d0, not s3://bucket/part-?.jsonl")
+    >>> remove_secrets("got https://me:pw@host/a.jsonl?sig=9f86d0, not s3://bucket/part-?.jsonl")
     'got https://host/a.jsonl, not s3://bucket/part-?.jsonl'
     """
     if "://" not in text:
         return text
-    return _IN_TEXT.sub(
-        lambda match: without_credentials(match[1], match[2], end=_END_OF_CLAUSE.search(match[2])), text
-    )
+    return _IN_TEXT.sub(lambda match: remove_credentials(match[1], match[2], end=_END_OF_CLAUSE.search(match[2])), text)
 
 
-def without_credentials(scheme: str, rest: str, *, end: re.Match[str] | None = None) -> str:
+def remove_credentials(scheme: str, rest: str, *, end: re.Match[str] | None = None) -> str:
     """Return an address without user information and query, but with the punctuation that follows it."""
     server, _, path = rest.partition("/")
     port = re.fullmatch(r"[^[]*:(.*)", server)
@@ -143,5 +141,5 @@ def show_name(name: str) -> str:
 
 def show_value(value: object) -> str:
     """Return the repr of a value on one line, without secrets, shortened if it is long."""
-    shown = show_name(without_secrets(repr(value)))
+    shown = show_name(remove_secrets(repr(value)))
     return shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}…"

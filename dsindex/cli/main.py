@@ -18,7 +18,7 @@ from dsindex._version import __version__
 from dsindex.cli.parser import COMMANDS, load_model, make_parser, read_values
 from dsindex.cli.standard_streams import StandardOutputError, flush_output, prepare_standard_streams
 from dsindex.errors import DsindexError, UsageError, missing_package
-from dsindex.messages import show_name, without_secrets
+from dsindex.messages import remove_secrets, show_name
 from dsindex.options.model import options_of
 from dsindex.runtime.interrupts import raise_missed_stop, stop_on_signals
 from dsindex.store.json_text import encode_json
@@ -32,7 +32,7 @@ COLOURS = {"error": 31, "warning": 33, "interrupted": 33, "terminated": 33, "hin
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-MAKING_FILES = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct"})
+FILE_COMMANDS = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct"})
 """Commands that succeed once their files are complete, even if the summary cannot be printed."""
 
 
@@ -131,7 +131,7 @@ def _fail(options: argparse.Namespace | None, error: Exception) -> int:
         error = missing_package(error) or error
     is_debug = getattr(options, "debug", False) and not isinstance(error, UsageError)
     if is_debug:
-        sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
+        sys.stderr.write(remove_secrets("".join(traceback.format_exception(error))))
     if isinstance(error, DsindexError):
         _say("error", *map(str, error.args))
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
@@ -168,7 +168,7 @@ def _finish_output(command: str | None, code: int) -> int:
     try:
         flush_output()
     except StandardOutputError as error:
-        label, subject = ("error", "the output") if code or command not in MAKING_FILES else ("warning", "the summary")
+        label, subject = ("error", "the output") if code or command not in FILE_COMMANDS else ("warning", "the summary")
         code = code or (EXIT_FAILED if label == "error" else 0)
         if not error.nobody_reads:
             _say(label, f"{subject} could not be written to standard output ({error})")
@@ -180,7 +180,7 @@ def _say(label: str, message: str, *details: str) -> None:
     is_terminal = sys.stderr.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 0
     for text in (f"{label}: {message}", *details):
-        lines = [show_name(without_secrets(text))]
+        lines = [show_name(remove_secrets(text))]
         if 0 < width < len(lines[0]):
             lines = textwrap.wrap(lines[0], width, break_long_words=False, break_on_hyphens=False)
         word, colon, rest = lines[0].partition(":")

@@ -35,7 +35,7 @@ COMMANDS = {
     "instruct": "instruct.InstructFlags",
 }
 """Command → the model of its options in `dsindex.options`; the docstring of the model is the help text."""
-COMMON = frozenset({
+COMMON_OPTIONS = frozenset({
     *("input", "output_prefix", "output", "tokenizer_model", "json_keys", "where", "append_eod", "on_bad_record"),
     *("config", "jq_pattern", "data_path", "seq_length", "split", "seed", "train_iters", "global_batch_size", "epochs"),
     *("data_cache_path", "megatron_release", "explain", "export", "workers", "address", "dry_run"),
@@ -43,7 +43,7 @@ COMMON = frozenset({
 })  # fmt: skip
 """Options that `-h` lists if a command has more than SCREENFUL; names of fields of any model."""
 HINTS = {"--split-sentences": "give a list of sentences as the text of a record, and each becomes a sequence"}
-REWORDED = {
+PLAINER_MESSAGES = {
     r"the following arguments are required: (.*)": r"\1 is required",
     r"(\S+): ignored explicit argument .*": r"\1 takes no value",
     r"ambiguous option: (\S+) could match (.*)": r"\1 could be \2",
@@ -52,7 +52,7 @@ REWORDED = {
 """Messages of argparse → plainer ones, as regular expressions."""
 SCREENFUL = 12
 """Number of options above which `-h` lists only the common ones."""
-GROUPS = {
+GROUP_DESCRIPTIONS = {
     "samples": "the length of the training job, in one of four ways",
     "over time": "caches that continue another job, and weights that change; the training job must read them with "
     "--dataloader-type single, its default",
@@ -119,7 +119,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str, hint: str = "") -> NoReturn:
         """Raise UsageError, in plainer words for the most common messages."""
         message = message.removeprefix("argument ")
-        for pattern, words in REWORDED.items():
+        for pattern, words in PLAINER_MESSAGES.items():
             message = re.sub(pattern, words, message)
         raise UsageError(message, hint=hint or f"`{self.prog} -h` lists the common options")
 
@@ -182,9 +182,9 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options], is_brie
     for name, field in ordered:
         title = last_title if name in last else field.group or ""
         if title not in groups:
-            groups[title] = parser.add_argument_group(title, None if is_brief else GROUPS.get(title))
+            groups[title] = parser.add_argument_group(title, None if is_brief else GROUP_DESCRIPTIONS.get(title))
         suffix = " (required)" if field.default is ... and not field.positional else ""
-        is_hidden = is_brief and (name not in COMMON or name in last)
+        is_hidden = is_brief and (name not in COMMON_OPTIONS or name in last)
         groups[title].add_argument(
             *((name,) if field.positional else filter(None, (field.short, flag_of(name, field)))),
             default=None,
@@ -234,9 +234,9 @@ def read_values(options: argparse.Namespace) -> dict[str, Any]:
     path = getattr(options, "config_file", None)
     values: dict[str, Any] = {}
     if path:
-        from dsindex.store.config_files import option_names, read_yaml  # loads YAML
+        from dsindex.store.config_files import normalize_option_names, read_yaml  # loads YAML
 
-        values = option_names(read_yaml(path), source=path)
+        values = normalize_option_names(read_yaml(path), source=path)
     excluded_names = ("command", "config_file", "as_json", "debug", "version", "verbose", "ignored")
     flags = {name: value for name, value in vars(options).items() if name not in excluded_names}
     return values | {name: value for name, value in flags.items() if value not in (None, False, [])}

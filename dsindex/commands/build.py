@@ -38,7 +38,7 @@ MOST_OBJECT_BYTES = 48 << 40
 FILLED_SHARE = 0.8
 """Share of these limits that an estimate may reach before the build makes several datasets."""
 LEAST_RECORD_BYTES = 8
-"""With less text than this per document of MOST_DOCUMENTS, the limits cannot be reached, and nothing is estimated."""
+"""Inputs with less text than this times MOST_DOCUMENTS cannot reach the limits, so their size is not estimated."""
 PIECE_BYTES = 256 << 10
 NUM_PIECES = 256
 """Number of pieces that `--dry-run` samples, spread over the input: 64 MiB in all, or all of a small input."""

@@ -34,7 +34,7 @@ from dsindex.formats.pbin import (
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.publish import write_new_files
 from dsindex.store.read import input_status, is_stored
-from dsindex.store.urls import absolute, as_prefix
+from dsindex.store.urls import absolute, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,16 +66,16 @@ def convert_dataset(config: ConvertCommand) -> ConvertResult:
     source, destination, seed = config.source, config.destination, config.shuffle_documents
     version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
     if not source.endswith(".pbin"):
-        prefix = as_prefix(source)
+        prefix = prefix_of(source)
         if not destination.endswith(".pbin"):
-            return shuffle_indexed([prefix], as_prefix(destination), seed or 0)
+            return shuffle_indexed([prefix], prefix_of(destination), seed or 0)
         return convert_to_pbin(
             prefix, destination, version=version or CURRENT_VERSION, flatten=config.flatten, seed=seed
         )
     if destination.endswith(".pbin"):
         return convert_version(source, destination, version=version or CURRENT_VERSION, seed=seed)
     dtype = np.dtype(config.token_type) if config.token_type else None
-    return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype, seed=seed)
+    return convert_to_indexed(source, prefix_of(destination), version=version, dtype=dtype, seed=seed)
 
 
 def convert_to_pbin(
@@ -274,7 +274,7 @@ def _plan_copy(output: str, settings: dict[str, Any], paths: Sequence[str], seed
     """Return the plan of an output without a manifest.
 
     Raises:
-        OutputError: If documents are shuffled, and a manifest with this name would tell their lines in another order.
+        OutputError: If documents are shuffled, and a manifest with this name exists, which lists them in another order.
     """
     if seed is not None and is_stored(path := manifest_path(output.removesuffix(".pbin"))):
         raise OutputError(f"{path}: this is another dataset with the same name", hint="choose another name")

@@ -211,10 +211,10 @@ def check_index_options(config: IndexConfig) -> None:
 
 
 def _read_paths(config: IndexConfig) -> IndexConfig:
-    """Return options with the paths in the file of --data-args-path or --per-split-data-args-path.
+    """Return the options with the paths from the file of --data-args-path or --per-split-data-args-path.
 
     Raises:
-        InputError: If the file cannot be read, or does not have paths.
+        InputError: If the file cannot be read, or has no paths.
     """
     replacements = parse_replacements(config.dataset_path_as or ())
 

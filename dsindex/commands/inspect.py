@@ -53,7 +53,7 @@ CHOSEN_TOKENS = 2000
 """Tokens shown of a document that was asked for."""
 SAMPLE_TOKENS = 1024
 """Tokens shown of a sample."""
-BEFORE = 2
+CONTEXT_TOKENS = 2
 """Tokens to decode before an excerpt, since the text of its first token may depend on them."""
 SHOWN_ITEMS = 3
 """Number of documents or lines in an overview, spread over all of them."""
@@ -86,7 +86,7 @@ def run_inspect(options: InspectConfig) -> InspectResult:
         if getattr(options, name) is not None and result.kind not in kinds:
             raise InputError(f"{result.path}: --{name.replace('_', '-')} does not apply to: {result.kind}")
     try:
-        _LOOKS[result.kind](result, options)
+        _INSPECTORS[result.kind](result, options)
     except IndexError as error:
         raise InputError(str(error)) from error
     except FormatError as error:
@@ -96,7 +96,7 @@ def run_inspect(options: InspectConfig) -> InspectResult:
     return result
 
 
-def _look_at_tokens(result: InspectResult, options: InspectConfig) -> None:
+def _inspect_tokens(result: InspectResult, options: InspectConfig) -> None:
     """Inspect a dataset of tokens; for instruction data, also the masks and the block layouts."""
     data = open_token_data(detect_dataset(options.path), options)
     dataset, masks, facts = data.dataset, data.masks, result.facts
@@ -116,12 +116,12 @@ def _look_at_tokens(result: InspectResult, options: InspectConfig) -> None:
     if masks is not None:
         facts["trainable tokens"] = f"{sum(map(np.count_nonzero, _chunks(masks))):,} of {len(masks):,}"
     if data.documents is not None:
-        _look_at_documents(result, data.documents, data, options)
+        _inspect_documents(result, data.documents, data, options)
     facts |= data.origin.facts()
     result.notes += data.origin.notes
 
 
-def _look_at_documents(result: InspectResult, documents: Documents, data: TokenData, options: InspectConfig) -> None:
+def _inspect_documents(result: InspectResult, documents: Documents, data: TokenData, options: InspectConfig) -> None:
     is_chosen = options.document is not None
     numbers = _choose_items(documents.num_documents) if options.document is None else [options.document]
     spans = [documents.span(number) for number in numbers]
@@ -160,12 +160,12 @@ def _choose_items(num_items: int) -> list[int]:
     return list(range(num_items)) if num_items <= SHOWN_ITEMS else [num_items // 6, num_items // 2, 5 * num_items // 6]
 
 
-def _look_at_packs(result: InspectResult, _: InspectConfig) -> None:
+def _inspect_packs(result: InspectResult, _: InspectConfig) -> None:
     result.facts["files"] = file_sizes([f"{result.path}.bin", f"{result.path}.idx"])
     result.facts["packs"] = read_header(f"{result.path}.idx").num_sequences
 
 
-def _look_at_list(result: InspectResult, _: InspectConfig) -> None:
+def _inspect_list(result: InspectResult, _: InspectConfig) -> None:
     blend, total = parse_data_path([result.path]), 0
     rows = result.facts["datasets"] = list[str]()
     shares = zip_longest(blend.prefixes, blend.shares(result.path) if blend.weights is not None else ())
@@ -181,7 +181,7 @@ def _look_at_list(result: InspectResult, _: InspectConfig) -> None:
     result.facts["documents"] = total
 
 
-def _look_at_export(result: InspectResult, _: InspectConfig) -> None:
+def _inspect_export(result: InspectResult, _: InspectConfig) -> None:
     manifest = read_export_manifest(result.path)
     if manifest is None:
         raise FormatError(f"{result.path}: the manifest of the export is gone", hint="export it again")
@@ -197,7 +197,7 @@ def _look_at_export(result: InspectResult, _: InspectConfig) -> None:
             result.findings.append(f"{file}: {problem}, and {size_bytes} bytes are recorded; export it again")
 
 
-def _look_at_lines(result: InspectResult, options: InspectConfig) -> None:
+def _inspect_lines(result: InspectResult, options: InspectConfig) -> None:
     lines = RawLines(result.path)
     result.facts |= {"files": file_sizes([lines.path, lines.index_path]), "lines": len(lines)}
     limit = options.tokens or (LINE_CHARACTERS if options.document is None else None)
@@ -211,7 +211,7 @@ def _look_at_lines(result: InspectResult, options: InspectConfig) -> None:
 # Index caches: their settings, and the tokens of a sample.
 
 
-def _look_at_cache(result: InspectResult, options: InspectConfig) -> None:
+def _inspect_cache(result: InspectResult, options: InspectConfig) -> None:
     descriptions = {file: read_description(file) for file in descriptions_in(result.path) or [result.path]}
     for file, description in sorted(descriptions.items(), key=lambda item: item[1]["class"] != BLENDED_CLASS):
         result.facts.setdefault("caches", []).extend(_describe(file, description))
@@ -223,14 +223,14 @@ def _look_at_cache(result: InspectResult, options: InspectConfig) -> None:
             phases = _describe_phases(dataset)
             result.facts |= {"phases": phases} if phases else {}
         if options.sample is not None or len(dataset):
-            _look_at_sample(result, dataset, options)
+            _inspect_sample(result, dataset, options)
     except DsindexError as error:
         if options.split is not None and isinstance(error, InputError):
             raise
         result.findings.append(error.sentence)
 
 
-def _look_at_sample(result: InspectResult, dataset: SampleDataset[Any], options: InspectConfig) -> None:
+def _inspect_sample(result: InspectResult, dataset: SampleDataset[Any], options: InspectConfig) -> None:
     """Show the parts of a sample, each from one sequence."""
     sample = dataset.locate(options.sample or 0)
     [trace], data = trace_samples([sample], contact=options.contact), sample.data
@@ -240,7 +240,7 @@ def _look_at_sample(result: InspectResult, dataset: SampleDataset[Any], options:
     for part in trace.parts:
         offset = part.sequence_offset
         tokens = data.get(part.sequence, offset, min(part.num_tokens, remaining_tokens)).tolist()
-        tokens_before = data.get(part.sequence, max(offset - BEFORE, 0), min(offset, BEFORE)).tolist()
+        tokens_before = data.get(part.sequence, max(offset - CONTEXT_TOKENS, 0), min(offset, CONTEXT_TOKENS)).tolist()
         remaining_tokens -= len(tokens)
         where = f"tokens {part.offset}:{part.offset + part.num_tokens} of document {part.document:,}"
         excerpt = Excerpt(
@@ -293,7 +293,7 @@ def find_work_folder(path: str) -> str | None:
     return next((candidate for candidate in candidates if os.path.isfile(os.path.join(candidate, MARKER_FILE))), None)
 
 
-def _look_at_work_folder(result: InspectResult, _: InspectConfig) -> None:
+def _inspect_work_folder(result: InspectResult, _: InspectConfig) -> None:
     path, facts = result.path, result.facts
     journal = Journal(path)
     progress = read_progress(f"{path.rstrip('/').removesuffix('.build')}.{PROGRESS_SUFFIX}") or {}
@@ -311,14 +311,14 @@ def _look_at_work_folder(result: InspectResult, _: InspectConfig) -> None:
         facts["state"] = "running when it ended: its driver is gone"
 
 
-_LOOKS = {
-    "MMIDIDX": _look_at_tokens,
-    "instruction data": _look_at_tokens,
-    "pbin": _look_at_tokens,
-    "index cache": _look_at_cache,
-    "raw index": _look_at_lines,
-    "packs": _look_at_packs,
-    "export": _look_at_export,
-    "list": _look_at_list,
-    "work folder": _look_at_work_folder,
+_INSPECTORS = {
+    "MMIDIDX": _inspect_tokens,
+    "instruction data": _inspect_tokens,
+    "pbin": _inspect_tokens,
+    "index cache": _inspect_cache,
+    "raw index": _inspect_lines,
+    "packs": _inspect_packs,
+    "export": _inspect_export,
+    "list": _inspect_list,
+    "work folder": _inspect_work_folder,
 }

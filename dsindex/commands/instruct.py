@@ -45,7 +45,7 @@ from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import Estimate, check_room
 from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
-from dsindex.store.config_files import option_names
+from dsindex.store.config_files import normalize_option_names
 from dsindex.store.urls import absolute
 from dsindex.text.reader import TaskReader
 from dsindex.text.tokenizer import shared_tokenizer
@@ -281,7 +281,7 @@ def instruction_of(config: InstructConfig) -> InstructionConfig:
         UsageError: If the command-line options contradict the configuration.
     """
     content, source, folder = read_instruction(config.config)
-    settings = option_names(content, source=source)
+    settings = normalize_option_names(content, source=source)
     settings.pop("job", None)
     length, policy = config.seq_length, config.longer_than_pack
     if policy is not None and settings.get("too_long") not in (None, TOO_LONG.get(policy)):

@@ -110,7 +110,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
             counts |= {f"{split.name}.{name}": number for name, number in split.statistics.items()}
         return ShardResult(
             files=attempt.count_files(reader, [split.num_by_part for split in splits.values()]),
-            keys=tuple(key for split in splits.values() for key in split.results()),
+            keys=tuple(key for split in splits.values() for key in split.write_indices()),
             quarantine=attempt.quarantine(),
             counts=tuple(sorted(counts.items())),
         )

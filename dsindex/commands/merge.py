@@ -23,7 +23,7 @@ from dsindex.runtime.preflight import require_room
 from dsindex.runtime.tasks import Segment, SourceFile
 from dsindex.store.errors import reading
 from dsindex.store.read import input_status
-from dsindex.store.urls import absolute, as_prefix, folder_of
+from dsindex.store.urls import absolute, folder_of, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
         FormatError: If an input is damaged, or differs from the first one in token type or sequence modes.
         DsindexError: If the merge cannot be done as requested; no file under a final name is then incomplete.
     """
-    prefixes = [absolute(as_prefix(path)) for path in config.input]  # workers may have another working folder
+    prefixes = [absolute(prefix_of(path)) for path in config.input]  # workers may have another working folder
     segments = list(map(open_segment, prefixes))
     refuse_mixture(segments)
     notes = tuple(filter(None, [describe_tokenizers(prefixes)]))
@@ -101,7 +101,7 @@ def open_segment(prefix: str) -> Segment:
     """Open one dataset for merging.
 
     Args:
-        prefix: Path or address without `.bin` or `.idx`; of an object, the current version is read.
+        prefix: Path or address without `.bin` or `.idx`; for an object, the current version is read.
 
     Raises:
         FormatError: If its index is damaged or its `.bin` missing.

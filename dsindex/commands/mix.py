@@ -26,7 +26,7 @@ from dsindex.megatron.plan import Blend, CacheSettings, find_needed_caches, pars
 from dsindex.messages import THOUSANDS, show_epochs, show_percent, split_unit
 from dsindex.options.index import DEFAULT_SPLIT
 from dsindex.store.machine import available_cpus
-from dsindex.store.urls import ONLY_INPUTS, as_prefix, refuse_address
+from dsindex.store.urls import ONLY_INPUTS, prefix_of, refuse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -323,7 +323,7 @@ def read_source(word: str) -> Iterator[tuple[str, Amount]]:
     refuse_address(word, ONLY_INPUTS, UsageError)
     prefix, equals, text = word.rpartition("=")
     amount = REST
-    if not equals or os.path.isfile(f"{as_prefix(word)}.idx"):
+    if not equals or os.path.isfile(f"{prefix_of(word)}.idx"):
         prefix = word
     else:
         try:
@@ -335,7 +335,7 @@ def read_source(word: str) -> Iterator[tuple[str, Amount]]:
         raise UsageError(f"{prefix} is an amount, not a dataset", hint=hint)
     blend = read_list(prefix)
     if blend is None:
-        yield as_prefix(prefix), amount
+        yield prefix_of(prefix), amount
     elif amount == REST or amount.kind == "epochs":
         yield from ((member, amount) for member in blend.prefixes)
     else:

@@ -198,7 +198,7 @@ def _lengths_of(datasets: Sequence[TokenData], cache_path: str, by_documents: bo
 def _describe(dataset: TokenData, limits: set[int], *, is_shown: bool, advance: Callable[[int], None]) -> Section:
     """Measure a dataset, and describe it if it is shown; `limits` are lengths of samples."""
     documents, origin, content = dataset.documents, dataset.origin, dataset.origin.content
-    facts = [("file", f"{path}, {format_size(vocabulary_size)}") for path, vocabulary_size in dataset.sizes.items()]
+    facts = [("file", f"{path}, {format_size(size)}") for path, size in dataset.sizes.items()]
     for name, value in origin.facts().items():
         facts.append((name, ", ".join(value) if isinstance(value, list) else str(value)))
     findings = list(dataset.findings)
@@ -292,7 +292,7 @@ def _show_sources(names: Sequence[str], stats: Measurement, content: Content | N
         np.argsort(-stats.by_source[:, 1], kind="stable"),
     )
     largest, tail = np.split(order, [SHOWN_SOURCES])
-    labels, rows = [names[place] for place in largest.tolist()], amounts[largest]
+    labels, rows = [names[index] for index in largest.tolist()], amounts[largest]
     if len(tail):
         labels, rows = [*labels, count(len(tail), "smaller source")], np.vstack([rows, amounts[tail].sum(axis=0)])
     documents, tokens, trained, sizes, quarantined = rows.T.tolist()

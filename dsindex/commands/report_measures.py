@@ -43,19 +43,19 @@ _SHIFTS = (np.uint64(32), np.uint64(29))
 
 
 @njit(cache=True, nogil=True)
-def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> tuple[Any, Any, int, Any]:
+def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], num_ids: int) -> tuple[Any, Any, int, Any]:
     """Count the tokens of consecutive documents, and digest each document.
 
     Args:
         tokens: Tokens of all documents, laid end to end.
         lengths: Tokens of each document.
-        size: Number of ids to count.
+        num_ids: Number of ids to count.
 
     Returns:
-        How often each id below `size` occurs, how many documents end with each, how many tokens have any other id,
+        How often each id below `num_ids` occurs, how many documents end with each, how many tokens have any other id,
         and a digest of each document.
     """
-    counts, last_counts, num_foreign = np.zeros(size, np.int64), np.zeros(size, np.int64), 0
+    counts, last_counts, num_foreign = np.zeros(num_ids, np.int64), np.zeros(num_ids, np.int64), 0
     digests = np.empty(len(lengths), np.uint64)
     begin = 0
     for document in range(len(lengths)):
@@ -64,14 +64,14 @@ def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> t
         token = -1
         for index in range(begin, begin + lengths[document]):
             token = int(tokens[index])
-            if 0 <= token < size:
+            if 0 <= token < num_ids:
                 counts[token] += 1
             else:
                 num_foreign += 1
             mixed = (even ^ np.uint64(token)) * _PRIME
             even, odd = odd, mixed ^ (mixed >> _SHIFTS[0])
         begin += lengths[document]
-        if 0 <= token < size:
+        if 0 <= token < num_ids:
             last_counts[token] += 1
         mixed = (even ^ (odd >> _SHIFTS[1])) * _PRIME + odd
         mixed = (mixed ^ (mixed >> _SHIFTS[0])) * _PRIME
@@ -108,6 +108,7 @@ class Block:
     """Consecutive documents that are read together."""
 
     first: int
+    """Number of the first document."""
     begin: int
     """Position of the first token."""
     lengths: NDArray[np.int64]
@@ -159,14 +160,15 @@ def measure(
     Raises:
         FormatError: If tokens are missing, or the sources cannot be read.
     """
-    size = min(LARGEST_VOCABULARY, 1 << 8 * min(documents.tokens.dtype.itemsize, 4))
+    num_ids = min(LARGEST_VOCABULARY, 1 << 8 * min(documents.tokens.dtype.itemsize, 4))
+    # The digest of one document in `factor` is kept.
     factor = 1 << (max(1, -(-documents.num_documents // MOST_DIGESTS)) - 1).bit_length()
     largest_digest, num_sources = np.uint64((1 << 64) // factor - 1), len(sources.names)
 
     def measure_block(block: Block) -> tuple[Any, ...]:
         lengths = block.lengths
         tokens = np.asarray(documents.tokens[block.begin : block.begin + int(lengths.sum())])
-        counts, last_counts, num_foreign, digests = read_block(tokens, lengths, size)
+        counts, last_counts, num_foreign, digests = read_block(tokens, lengths, num_ids)
         by_source = np.zeros((num_sources, 3), np.int64)
         by_source[:, 0] = np.bincount(block.sources, minlength=num_sources)
         by_source[:, 1] = np.bincount(block.sources, lengths, num_sources)
@@ -180,7 +182,7 @@ def measure(
         digest_rows = np.stack([digests[numbers].view(np.int64), block.first + numbers, lengths[numbers]])
         return counts, last_counts, num_foreign, by_source, digest_rows
 
-    counts, last_counts = np.zeros((2, size), np.int64)
+    counts, last_counts = np.zeros((2, num_ids), np.int64)
     by_source, num_foreign, lengths = np.zeros((num_sources, 3), np.int64), 0, LengthCounter()
     digest_rows = [np.empty((3, 0), np.int64)]
     longest = shortest = np.empty((2, 0), np.int64)

@@ -111,7 +111,7 @@ def find_origin(prefix: str, options: DecodingConfig, *, documents: Documents | 
     Args:
         prefix: Path without suffix.
         options: The tokenizer to use instead of the recorded one, and addresses to contact.
-        documents: The dataset's documents, whose numbers the manifest must match; None to skip this check.
+        documents: The dataset's documents, whose counts must match the manifest; None to skip this check.
 
     Raises:
         TokenizerError: If the tokenizer that was given cannot be read.
@@ -152,7 +152,7 @@ def _choose_tokenizer(prefix: str, manifest: Manifest | None, model: str | None)
 
 
 def input_problem(manifest: Manifest, number: int, *, addresses: Iterable[str]) -> str | None:
-    """Return how an input changed since the build; None if it did not. Only given addresses are contacted."""
+    """Return how an input changed since the build; None if it did not. Only `addresses` are contacted."""
     record = manifest.content.inputs[number]
     try:
         path = input_path(manifest, number, user_addresses=addresses)

@@ -477,7 +477,7 @@ def _restore(stored: Documents, first: int, end: int, seed: int, folder: str) ->
     path, dtype = os.path.join(folder, "restored"), stored.tokens.dtype.newbyteorder("=")
     with open(path, "wb") as file:
         file.writelines(piece.astype(dtype, copy=False).data for piece in unshuffled.tokens(first, end))
-    return Documents.between(path, open_items(path, dtype), starts_of(unshuffled.lengths(first, end)))
+    return Documents.of_bounds(path, open_items(path, dtype), starts_of(unshuffled.lengths(first, end)))
 
 
 def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:
@@ -491,8 +491,8 @@ def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:
         inputs, offsets = inputs[order], offsets[order]
         low, high = np.searchsorted(inputs, task_inputs, "left"), np.searchsorted(inputs, task_inputs, "right")
         counts += low
-        for place in np.flatnonzero(high > low).tolist():
-            counts[place] += np.searchsorted(offsets[low[place] : high[place]], begins[place][1])
+        for shard in np.flatnonzero(high > low).tolist():
+            counts[shard] += np.searchsorted(offsets[low[shard] : high[shard]], begins[shard][1])
     return [int(number) for number in counts]
 
 

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from dsindex.errors import UsageError
-from dsindex.store.urls import as_prefix, locate_dataset
+from dsindex.store.urls import locate_dataset, prefix_of
 
 PBIN_SUFFIX = ".pbin"
 AnyPath: TypeAlias = str | os.PathLike[str]
@@ -75,7 +75,7 @@ def list_text_prefixes(datasets: AnyDataset | Iterable[AnyDataset]) -> tuple[str
     pbin_path = next((prefix for prefix in prefixes if prefix.endswith(PBIN_SUFFIX)), None)
     if pbin_path is not None:
         raise UsageError(f"{pbin_path} is not a .bin and .idx", hint="convert it: dsindex convert")
-    return tuple(as_prefix(prefix) for prefix in prefixes)
+    return tuple(prefix_of(prefix) for prefix in prefixes)
 
 
 def cache_folder(caches: AnyDataset | Caches) -> str:

@@ -30,7 +30,7 @@ PATHS |= {"dataset_index", "dataset_sample_index"}
 class MapDataset(ABC, Generic[Item]):
     """A map-style dataset: `ds[i]`, `ds[-1]`, `ds[a:b]`. Its pickle has only the arguments that reopen it."""
 
-    item: ClassVar[str] = "sample"
+    noun: ClassVar[str] = "sample"
     """Name of an item in messages."""
     place: str
     """The dataset's path in messages."""
@@ -70,7 +70,7 @@ class MapDataset(ABC, Generic[Item]):
         return partial(type(self), **self._arguments), ()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.place!r}: {count(len(self), self.item)})"
+        return f"{type(self).__name__}({self.place!r}: {count(len(self), self.noun)})"
 
     def _repr_html_(self) -> str:
         """Return the repr for notebooks, with the beginning of the first items' texts if they can be decoded."""
@@ -79,7 +79,7 @@ class MapDataset(ABC, Generic[Item]):
         lines, decode = [repr(self)], getattr(self, "decode", None)
         if decode is not None:
             with contextlib.suppress(DsindexError):
-                lines.extend(f"{self.item} {number}: {decode(number)[:200]!r}" for number in range(min(3, len(self))))
+                lines.extend(f"{self.noun} {number}: {decode(number)[:200]!r}" for number in range(min(3, len(self))))
         return f"<pre>{html.escape(chr(10).join(lines))}</pre>"
 
     def _read(self, number: int) -> Item:
@@ -94,7 +94,7 @@ class MapDataset(ABC, Generic[Item]):
         """
         number, size = operator.index(index), len(self)
         if not -size <= number < size:
-            raise IndexError(f"{self.place}: there is no {self.item} {number}; it has {size}")
+            raise IndexError(f"{self.place}: there is no {self.noun} {number}; it has {size}")
         return number + size if number < 0 else number
 
 

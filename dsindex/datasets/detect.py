@@ -57,7 +57,7 @@ def detect_dataset(path: str) -> DetectedDataset:
     """Detect what a path leads to. A damaged dataset is still recognized by the names of its files.
 
     Raises:
-        InputError: If the path is missing, is not something that dsindex reads, or could mean several datasets.
+        InputError: If the path is missing, or has nothing that dsindex reads.
         FormatError: If the file has none of the known formats, or cannot be read.
     """
     if (file_kind := describe_special_file(path)) is not None:

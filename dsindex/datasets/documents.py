@@ -39,7 +39,7 @@ class Documents:
     """Returns the position in `tokens` where each of some documents ends, given their numbers; 0 for number -1."""
 
     @classmethod
-    def between(cls, path: str, tokens: Items, bounds: NDArray[np.int64]) -> Documents:
+    def of_bounds(cls, path: str, tokens: Items, bounds: NDArray[np.int64]) -> Documents:
         """Return the documents that end at `bounds[1:]`; the first bound is 0."""
         return cls(path=path, tokens=tokens, num_documents=len(bounds) - 1, ends_of=lambda last: bounds[last + 1])
 
@@ -96,7 +96,7 @@ def open_documents(detected: DetectedDataset, *, check: bool = False) -> Documen
 def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
     """Return the documents of an open dataset."""
     if isinstance(dataset, PbinDocuments):
-        return Documents.between(dataset.path, dataset.tokens, dataset.document_bounds)
+        return Documents.of_bounds(dataset.path, dataset.tokens, dataset.document_bounds)
     tokens, _, pointers, shift = dataset.token_columns()
     boundaries, num_sequences = dataset.document_indices, len(dataset)
 

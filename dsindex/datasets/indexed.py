@@ -50,7 +50,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
-    item = "sequence"
+    noun = "sequence"
 
     def __init__(
         self, prefix: str | os.PathLike[str], *, check: bool = True, torch: bool = False, by_documents: bool = False

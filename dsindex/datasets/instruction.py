@@ -77,7 +77,7 @@ def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetB
 
     Args:
         blocks: At least one block.
-        as_torch: Return torch tensors, which own their memory.
+        as_torch: Return torch tensors; those in lists share their memory with the blocks.
     """
     convert = importlib.import_module("torch").from_numpy if as_torch else return_unchanged
     rows_by_field = {field.name: [getattr(block, field.name) for block in blocks] for field in fields(Block)}
@@ -198,7 +198,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         FormatError: If the index is damaged, or does not fit the current file.
     """
 
-    item = "record"
+    noun = "record"
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class Packs(SampleDataset[Any]):
         plan: The sequences in each block.
     """
 
-    item = "block"
+    noun = "block"
 
     def __init__(self, dataset: IndexedDataset, plan: BlockLayout) -> None:
         self.dataset, self.place = dataset, dataset.prefix

@@ -57,7 +57,7 @@ MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.
 class _Parts(MapDataset["NDArray[Any]"]):
     """The blocks or documents of a `.pbin`, by number."""
 
-    item = "block"
+    noun = "block"
     _begins: Sequence[int] | NDArray[np.int64]
     """The first token of each part."""
     _ends: Sequence[int] | NDArray[np.int64]
@@ -174,7 +174,7 @@ class PbinDocuments(_Parts):
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
-    item = "document"
+    noun = "document"
 
     def __init__(
         self, path: str | os.PathLike[str], *, version: PbinVersion | None = None, torch: bool = False

@@ -34,7 +34,7 @@ class RawLines(MapDataset[bytes]):
         FormatError: If the index is damaged or belongs to another file.
     """
 
-    item = "line"
+    noun = "line"
 
     def __init__(self, path: str | os.PathLike[str], index_path: str | os.PathLike[str] | None = None) -> None:
         self._keep_arguments(locals())
@@ -109,7 +109,7 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
-    item = "line"
+    noun = "line"
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from dsindex.store.read import open_readable
 MANIFEST_SUFFIX = "manifest.json"
 MANIFEST_FORMAT = "dsindex manifest 1"
 LARGEST_MANIFEST_BYTES = 1 << 30
-"""Limit on a manifest's size; with a million inputs, it has about 230 MiB."""
+"""Limit on a manifest's size; a manifest of a million inputs has about 230 MiB."""
 LARGEST_INDENTED_BYTES = 16 << 20
 """A larger manifest is written on one line, which saves 0.7 GiB of memory for a million inputs."""
 

@@ -48,7 +48,7 @@ class TokenizerFormats(Options):
     tokenizer_special_tokens: tuple[str, ...] | None = option("T", default=None)
     """First special tokens of a TikTokenizer (default: Megatron's)."""
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         if self.vocab_file is not None and self.tokenizer_type not in {None, "GPT2BPETokenizer"}:
             raise ValueError(f"--vocab-file belongs to --tokenizer-type GPT2BPETokenizer, not {self.tokenizer_type}")
 
@@ -93,7 +93,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         model = values.get("vocab_file") or ("gpt2" if values.get("tokenizer_type") == "GPT2BPETokenizer" else None)
         return values if model is None else {"tokenizer_model": model, **values}
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         """Check shares, keys and names."""
         if self.hold_out is not None and self.hold_out >= (self.sample or 1.0):
             raise ValueError(f"--hold-out {self.hold_out} leaves nothing to train on")

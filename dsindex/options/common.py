@@ -111,7 +111,7 @@ class WorkConfig(ExecutorConfig):
     """Overwrite the existing output once the new one is complete; shards of unchanged inputs are reused if they were
     kept."""
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         """Refuse a prefix that is a folder."""
         if os.path.basename(self.output_prefix) in {"", ".", ".."}:
             problem = f"--output-prefix: {self.output_prefix!r} is a folder"
@@ -171,7 +171,7 @@ class RecordsConfig(WorkConfig):
     max_record_size: Size = option("SIZE", default=None, group="records", ge=1)
     """Treat longer lines as bad records."""
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         """Refuse a command without inputs, and normalize addresses."""
         if not self.input and not self.input_list:
             raise ValueError("--input is required")

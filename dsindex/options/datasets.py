@@ -95,7 +95,7 @@ class ConvertCommand(Options):
     shuffle_documents: int | None = option("SEED", default=None)
     """Write the documents in a random order, for readers that keep the order; DST may be a PREFIX then."""
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         if self.shuffle_documents is None and not (
             self.source.endswith(PBIN_SUFFIX) or self.destination.endswith(PBIN_SUFFIX)
         ):
@@ -133,7 +133,7 @@ class VerifyConfig(ExecutorConfig, DecodingConfig):
     same_as: OptionalDataset = option("B", default=None)
     """Compare the documents with dataset B."""
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         if self.same_as is not None and len(self.prefix) > 1:
             raise ValueError(f"--same-as compares B with one dataset, not with {len(self.prefix)}")
         pbin_path = next((prefix for prefix in self.prefix if prefix.endswith(PBIN_SUFFIX)), None)
@@ -239,7 +239,7 @@ class TraceConfig(DecodingConfig):
     text_tokens: int = option("N", default=32, group="output")
     """Show the text of the first N tokens of each document (default: 32)."""
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         if self.sample is None and self.step is None and self.consumed is None:
             raise ValueError("give --sample, --step or --consumed")
 

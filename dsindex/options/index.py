@@ -42,12 +42,12 @@ MEGATRONS = (
 """Options that mean nothing to MaxText."""
 
 Blend: TypeAlias = AnyDataset | Iterable[AnyDataset | float]
-"""A dataset, or datasets with weights before each or none."""
+"""A dataset, or several: either each has its weight before it, or none has a weight."""
 Counts: TypeAlias = tuple[int | None, int | None, int | None]
 
 
 class TokenizerFlags(Options):
-    """The flags of a job's tokenizer, by which a release of Megatron names its caches; the rest follow --."""
+    """The flags of a job's tokenizer, which the names of Megatron's caches depend on; its other flags follow --."""
 
     group: ClassVar = "the job's tokenizer"
     tokenizer_type: str | None = option("TYPE", default=None)
@@ -63,7 +63,7 @@ class TokenizerFlags(Options):
 
 
 def _place_tokenizer(values: dict[str, Any]) -> None:
-    """Collect the tokenizer's flags as one option; they are left out where names do not depend on them."""
+    """Collect the tokenizer's flags into one option, or drop them if the names of caches do not depend on them."""
     flags = {name: values.pop(name) for name in TOKENIZER_NAMES if name in values}
     is_named_otherwise = any(values.get(name) for name in ("like", "tokenizer_identifiers", "plain_names"))
     if flags and (values.get("megatron_release") is not None or not is_named_otherwise):
@@ -118,7 +118,7 @@ DocumentOrder: TypeAlias = Annotated[Path, _parse_order]
 
 
 def _check_tokenizer_flags(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse unknown flags; their types are checked with the options'."""
+    """Refuse unknown flags; their types are checked together with the options."""
     return asdict(JobTokenizer(**value))
 
 
@@ -286,7 +286,7 @@ class IndexConfig(ExecutorConfig, ContinuationConfig, CacheNames, SampleOrder, S
         """The paths of train, valid and test, if given for each split."""
         return self.train_data_path, self.valid_data_path, self.test_data_path
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         path_options = ("data_path", "data_args_path", *SPLIT_PATHS)
         if not any(getattr(self, name) for name in path_options) and not (self.explain and self.like is not None):
             raise ValueError("give --data-path (or --train-data-path and the like)")

@@ -23,7 +23,7 @@ class InstructConfig(RecordsConfig):
 
     group: ClassVar = "input and output"
     largest_shard: ClassVar[int] = 8 << 20
-    """Smaller than for a build, since a worker encodes a tenth as fast and all should be busy to the end."""
+    """Smaller than for a build: a worker encodes a tenth as fast, and all workers should stay busy until the end."""
     config: Parsed[AnyPath | Mapping[str, Any] | None, Any] = option("CONFIG", default=None, positional=True)
     """YAML file that says how records become prompts; its section `job` may hold the options below (default: the
     tokenizer's own chat template)."""
@@ -66,7 +66,7 @@ class InstructConfig(RecordsConfig):
             raise UsageError(f"{source}: the section job must be a mapping of options to values, not {job!r}")
         return {**{str(name).replace("-", "_"): value for name, value in job.items()}, **values}
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         """Check that packs and exports can be made."""
         if self.export:
             refuse_address(self.output_prefix, "--export writes folders, so it needs an output on a disk", ValueError)

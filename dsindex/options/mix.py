@@ -67,7 +67,7 @@ class MixConfig(TrainingLength):
         """Whether train draws from the whole of its datasets, since valid and test have others."""
         return bool(self.valid_data_path or self.test_data_path)
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         if not (self.source or self.data_path):
             raise ValueError("give at least one dataset, as PREFIX=40%, PREFIX=2epochs or PREFIX")
         if self.train_iters is not None and (self.train_samples is not None or self.global_batch_size is None):

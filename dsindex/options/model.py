@@ -137,14 +137,14 @@ class Option:
         limits = f" from {self.ge} to {self.le}" if kind in {int, float} else ""
         if kind is str and ", got" not in str(error):
             return "text that can be typed"
-        if kind in _NAMES:
-            return f"{count_text}{_NAMES[kind]}{limits}"
+        if kind in _KIND_NAMES:
+            return f"{count_text}{_KIND_NAMES[kind]}{limits}"
         return str(error).removeprefix("Expected ").replace("`", "").partition(", got")[0]
 
 
 _CAN_BE_TYPED = r"\A[^\0\ud800-\udc7f\udd00-\udfff]*\Z"
 """Text that can name a file. Bytes that are not UTF-8 are surrogates from U+DC80 to U+DCFF."""
-_NAMES = {str: "text", bool: "true or false", int: "an integer", float: "a number"}
+_KIND_NAMES = {str: "text", bool: "true or false", int: "an integer", float: "a number"}
 
 
 def _to_plain(value: Any) -> Any:  # noqa: ANN401 - any value
@@ -220,8 +220,8 @@ class Options:
         try:
             self._check_combinations(options)
             for kind in reversed(type(self).__mro__):
-                if "_agree" in vars(kind):
-                    vars(kind)["_agree"](self)
+                if "_check_agreement" in vars(kind):
+                    vars(kind)["_check_agreement"](self)
         except (ValueError, InputError) as error:
             raise UsageError(*error.args) from error
 
@@ -230,7 +230,7 @@ class Options:
         """Return values before they are read; a model may derive some of them from others."""
         return values
 
-    def _agree(self) -> None:
+    def _check_agreement(self) -> None:
         """Check options against each other; called for every class of a model.
 
         Raises:

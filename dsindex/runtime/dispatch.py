@@ -48,7 +48,7 @@ class _Flight(Generic[K]):
     key: K
     call: Call
     turn: tuple[bool, int]
-    """Sort key; the error of the first call is reported: calls of the job, then released calls, as they began."""
+    """Sort key: calls of the job before released calls, each in the order they began; the first error is reported."""
     begins: float = 0.0
     """When the next attempt begins (time.monotonic), if the call waits for a retry."""
     num_failures: int = 0

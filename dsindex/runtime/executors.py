@@ -116,7 +116,7 @@ class Executor(ABC):
     """Runs calls on workers of one driver; a worker can be lost or killed without affecting the other workers."""
 
     kind: str
-    lost: tuple[type[Exception], ...] = ()
+    loss_errors: tuple[type[Exception], ...] = ()
     """Exceptions that mean a lost worker; empty if workers cannot be killed."""
     introduction: str | None = None
     """Sentence that names the joined cluster, if it is the user's."""
@@ -163,7 +163,7 @@ class Executor(ABC):
         """End a worker, which may be lost already."""
 
     def result_of(self, future: Future[Any]) -> Any:  # noqa: ANN401 - of any function
-        """Return the result of a finished future; raise one of `lost` if the worker was lost."""
+        """Return the result of a finished future; raise one of `loss_errors` if the worker was lost."""
         return future.result()
 
     def share(self, value: object) -> object:
@@ -234,12 +234,12 @@ class Executor(ABC):
             worker, (attempt_id, call, seconds) = self._idle.pop(), self._queue[0]
             try:
                 future = self.give(worker, call)
-            except self.lost:  # while it was idle; its pid may belong to another process by now
+            except self.loss_errors:  # while it was idle; its pid may belong to another process by now
                 worker.pid = None
                 self._lay_off(worker)
                 continue
             worker.attempt_id = attempt_id
-            worker.ends = time.monotonic() + seconds if self.lost else math.inf
+            worker.ends = time.monotonic() + seconds if self.loss_errors else math.inf
             self._queue.popleft()
             self._watch(worker, future)
 
@@ -266,7 +266,7 @@ class Executor(ABC):
         self._num_starting -= attempt_id is None
         try:
             result = self.result_of(future)
-        except self.lost as error:
+        except self.loss_errors as error:
             worker.pid = None
             self._lay_off(worker)
             if attempt_id is not None:
@@ -324,7 +324,7 @@ class ProcessExecutor(Executor):
     """Spawned processes, each a pool of one: for work that holds the GIL, or for many workers."""
 
     kind = "processes"
-    lost = (BrokenExecutor,)
+    loss_errors = (BrokenExecutor,)
 
     def share(self, value: object) -> object:
         """Wrap a value with a key, so that `give` sends it only once."""

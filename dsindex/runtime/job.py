@@ -195,7 +195,7 @@ class Output:
         return range(first, max(first, self.size_bytes // RANGE_BYTES))
 
     def append_source(self, source: SourceFile) -> None:
-        """Append bytes that belong to no segment to the token file."""
+        """Append a file to the token file: a segment's tokens, the header, or the trailing bytes."""
         self.sources.append(source)
         self.begins.append(self.size_bytes + source.size_bytes)
 

@@ -93,7 +93,7 @@ def merge_range(task: MergeRange) -> str:
 
 
 def check_merged(path: str, begin: int, line: RangeMerged | FileComplete) -> bool:
-    """Tell whether bytes that an earlier run wrote still match its record; of an object, only the size is checked.
+    """Tell whether bytes that an earlier run wrote still match its record; objects are compared by size only.
 
     Args:
         path: A token file, or another file of an output.
@@ -144,7 +144,7 @@ def merge_shuffled(files: Sequence[SourceFile], path: str, segments: Sequence[Se
         _spool(_read_whole(tokens), path) as spool,
         open_output(path, size_bytes=sum(file.size_bytes for file in files)) as out,
     ):
-        documents = Documents.between(path, np.frombuffer(spool, dtype), bounds)
+        documents = Documents.of_bounds(path, np.frombuffer(spool, dtype), bounds)
         copies = ShuffledDocuments([documents], seed).tokens(0, documents.num_documents)
         pieces = (piece.view(np.uint8).data for piece in copies)
         for chunk in chain(_read_whole([head]), pieces, _read_whole([index])):
@@ -154,7 +154,7 @@ def merge_shuffled(files: Sequence[SourceFile], path: str, segments: Sequence[Se
 
 @contextlib.contextmanager
 def _spool(chunks: Iterable[Bytes], path: str) -> Iterator[mmap.mmap | bytes]:
-    """Hold bytes of the file at `path` in an unnamed temporary file, to read them in any order."""
+    """Hold bytes for the file at `path` in an unnamed temporary file, to read them in any order."""
     with writing(path), tempfile.TemporaryFile(dir=_temporary_folder(path)) as file:
         for chunk in chunks:
             file.write(chunk)

@@ -19,7 +19,7 @@ import msgspec
 import xxhash
 
 from dsindex.formats.manifest import Plan
-from dsindex.messages import show_name, without_secrets
+from dsindex.messages import remove_secrets, show_name
 from dsindex.runtime.tasks import ShardTask, name_in_plan
 from dsindex.store.errors import reading
 from dsindex.store.json_text import encode_json
@@ -206,7 +206,7 @@ def plan_shards(
     """
     tasks, occurrences = list[ShardTask](), Counter[str]()
     for dataset, (begin, end) in enumerate(pairwise([*dataset_begins, len(inputs)])):
-        for first, parts in _share_shards(inputs[begin:end], shard_bytes):
+        for first, parts in _group_parts(inputs[begin:end], shard_bytes):
             task = ShardTask(shard=len(tasks), input=begin + first, parts=parts, dataset=dataset)
             key = task.key
             tasks.append(msgspec.structs.replace(task, occurrence=occurrences[key]) if occurrences[key] else task)
@@ -229,7 +229,7 @@ def group_inputs(sizes: Iterable[int], most_bytes: int) -> list[int]:
     return begins
 
 
-def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tuple[int, tuple[TextPart, ...]]]:
+def _group_parts(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tuple[int, tuple[TextPart, ...]]]:
     """Yield the number of the first input and the parts of each shard."""
     held_parts: list[TextPart] = []
     held_bytes = 0
@@ -293,4 +293,4 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
 def _show_setting(name: str, value: object) -> str:
     if value is None or value is False:
         return "not given"
-    return "given" if value is True or name == "append-eod" else without_secrets(encode_json(value).decode())
+    return "given" if value is True or name == "append-eod" else remove_secrets(encode_json(value).decode())

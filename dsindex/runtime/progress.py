@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError
-from dsindex.messages import count, format_size, short_number, show_name, without_secrets
+from dsindex.messages import count, format_size, remove_secrets, short_number, show_name
 from dsindex.store.json_text import decode_json, encode_json
 
 if TYPE_CHECKING:
@@ -189,12 +189,12 @@ class ProgressFile(Display):
 
     def say(self, text: str) -> None:
         """Write the message."""
-        self._write(message=without_secrets(text))
+        self._write(message=remove_secrets(text))
 
     def close(self, error: BaseException | None, last: Snapshot | None) -> None:
         """Write the final state and the stage in which an error occurred."""
         state = "done" if error is None else "failed" if isinstance(error, Exception) else "stopped"
-        self._write(state=state, error=error and without_secrets(_describe_end(error)), stage=last and asdict(last))
+        self._write(state=state, error=error and remove_secrets(_describe_end(error)), stage=last and asdict(last))
 
     def _write(self, **changes: Any) -> None:  # noqa: ANN401 - values of JSON
         self._entry |= {**changes, "updated": utc_now()}

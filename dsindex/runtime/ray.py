@@ -27,7 +27,7 @@ import ray.util
 
 from dsindex._version import __version__
 from dsindex.errors import InputError, TaskError
-from dsindex.messages import count, show_name, without_secrets
+from dsindex.messages import count, remove_secrets, show_name
 from dsindex.runtime.executors import (
     ClusterLostError,
     Executor,
@@ -137,7 +137,7 @@ class RayExecutor(Executor):
     """Runs calls on workers of a Ray cluster."""
 
     kind = "ray"
-    lost = (ray.exceptions.RayError,)
+    loss_errors = (ray.exceptions.RayError,)
 
     def __init__(self, *, address: str | None, workers: int | None) -> None:
         """Connect to a cluster, unless this process is connected already.
@@ -306,7 +306,7 @@ def require_listener(address: str) -> str:
     head = address if re.search(r":\d+$", address) else f"{address}:{CLUSTER_PORT}"
     reason = try_port(head)
     if reason is not None:
-        place = show_name(without_secrets(head))
+        place = show_name(remove_secrets(head))
         hint = (
             "name the head as HOST:PORT or auto in --address or RAY_ADDRESS, or use --executor local; a job server "
             "takes jobs: ray job submit --address http://HOST:8265 -- dsindex …"

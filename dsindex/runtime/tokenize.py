@@ -222,7 +222,7 @@ class GroupWriter:
             rows["input"], rows["offset"], rows["line"] = inputs, offsets, lines
             self._attempt.file(self._provenance).write(rows.view(np.uint8).data)
 
-    def results(self) -> list[KeyResult]:
+    def write_indices(self) -> list[KeyResult]:
         """Write the indices and return the receipts of the keys.
 
         Raises:
@@ -279,7 +279,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
             count_groups += [[sizes for group in groups for sizes in group.text_bytes]]
         return ShardResult(
             files=attempt.count_files(reader, *count_groups),
-            keys=tuple(part for group in groups for part in group.results()),
+            keys=tuple(part for group in groups for part in group.write_indices()),
             quarantine=attempt.quarantine(),
         )
 

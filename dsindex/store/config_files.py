@@ -79,7 +79,7 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
     return options
 
 
-def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
+def normalize_option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
     """Replace dashes in option names by underscores, since a file may write options like flags.
 
     Raises:

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsindex.errors import InputError
-from dsindex.messages import BUCKET_SCHEMES, URL, WEB_SCHEMES, without_credentials
+from dsindex.messages import BUCKET_SCHEMES, URL, WEB_SCHEMES, remove_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,7 @@ class Location(str):
     def __new__(cls, text: str) -> Self:
         """Remove user information and query from an address, and keep the original in `raw`."""
         url = URL.match(text)
-        self = super().__new__(cls, text if url is None else without_credentials(url[1], text[url.end() :]))
+        self = super().__new__(cls, text if url is None else remove_credentials(url[1], text[url.end() :]))
         self.raw = getattr(text, "raw", text)
         return self
 
@@ -246,7 +246,7 @@ def join_path(folder: str, name: str) -> str:
     return posixpath.join(folder, name)
 
 
-def as_prefix(path: str) -> str:
+def prefix_of(path: str) -> str:
     """Return the prefix `x` of `x.bin` or `x.idx`, since shells complete a prefix to a file name."""
     suffix = os.path.splitext(path)[1]
     return path.removesuffix(suffix) if suffix in {".bin", ".idx"} else path

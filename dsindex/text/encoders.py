@@ -373,12 +373,12 @@ def _load_ranks(encoding: TiktokenEncoding) -> Backend:
 
     offset, size = min(encoding.ranks.values()), encoding.vocabulary_size
     tokens = sorted(encoding.ranks, key=encoding.ranks.__getitem__)
-    special = {token: (number - offset) % size for token, number in encoding.special_tokens.items()}
+    special_tokens = {token: (number - offset) % size for token, number in encoding.special_tokens.items()}
     descriptor = os.memfd_create("ranks.tiktoken")
     with open(descriptor, "wb") as file:
         file.writelines(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
         file.flush()
-        loaded = gigatoken.Tokenizer.from_tiktoken(f"/proc/self/fd/{descriptor}", check_ranks(encoding), special)
+        loaded = gigatoken.Tokenizer.from_tiktoken(f"/proc/self/fd/{descriptor}", check_ranks(encoding), special_tokens)
     return Backend(loaded.backend, offset, size)
 
 

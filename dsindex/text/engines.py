@@ -114,8 +114,8 @@ def _try_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     else:
         encoding = read_definition(tokenizer.content)
         parts = (f"tiktoken {check_ranks(encoding)}",)
-        special = [{"content": token, "id": number} for token, number in encoding.special_tokens.items()]
-        document = {"added_tokens": special}
+        special_tokens = [{"content": token, "id": number} for token, number in encoding.special_tokens.items()]
+        document = {"added_tokens": special_tokens}
     ranges = tuple(ends for part in parts for ends in read_ranges(DIFFERING[part]))
     engine = replace(reference, fast=replace(fast, unsafe_ranges=ranges, separator=choose_separator(document)))
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
@@ -240,7 +240,7 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
     Raises:
         Unsuitable: If a part was not compared.
     """
-    model, added = document["model"], {token["content"] for token in document.get("added_tokens") or []}
+    model, added_texts = document["model"], {token["content"] for token in document.get("added_tokens") or []}
     _check_model(model)
     steps, normalizers = flat_steps(document.get("pre_tokenizer")), flat_steps(document.get("normalizer"))
     if model.get("byte_fallback"):
@@ -248,7 +248,7 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
         return ("space-marks",)
     characters = set(byte_characters())
     for token in model["vocab"]:
-        if not characters.issuperset(token) and token not in added:
+        if not characters.issuperset(token) and token not in added_texts:
             raise Unsuitable(f"its token {token!r} is not written in byte characters")
     kinds = [step.get("type") for step in normalizers]
     if any(kind != "NFC" for kind in kinds):
@@ -346,11 +346,11 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
     Raises:
         Unsuitable: If there is such a token.
     """
-    added = document.get("added_tokens") or []
+    added_tokens = document.get("added_tokens") or []
     normalizes, prefixes = document.get("normalizer") is not None, adds_prefix_space(document)
     is_byte_level = not document["model"].get("byte_fallback")
-    strip_token = next((token["content"] for token in added if _strips_spaces(token)), None)
-    for token in added:
+    strip_token = next((token["content"] for token in added_tokens if _strips_spaces(token)), None)
+    for token in added_tokens:
         content = token["content"]
         # The only ASCII characters that NFC produces are `;`, `` ` `` and `K`.
         is_normalized = normalizes and not (content.isascii() and content.islower())
@@ -365,8 +365,8 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
         ):
             if has_fault:
                 raise Unsuitable(f"its added token {content!r} {fault}")
-    late_tokens = [token["content"] for token in added if token.get("normalized")]
-    raw_tokens = [token["content"] for token in added if not token.get("normalized")]
+    late_tokens = [token["content"] for token in added_tokens if token.get("normalized")]
+    raw_tokens = [token["content"] for token in added_tokens if not token.get("normalized")]
     if late_tokens and raw_tokens and strip_token is not None:
         raise Unsuitable(f"its added token {strip_token!r} strips spaces, and other added tokens are looked for later")
     if late_tokens and raw_tokens and (pair := find_overlap(raw_tokens, late_tokens)) is not None:
@@ -409,10 +409,10 @@ def choose_separator(document: dict[str, Any]) -> Separator | None:
     """
     if any(step.get("prepend_scheme") == "first" for step in flat_steps(document.get("pre_tokenizer"))):
         return None
-    added = document.get("added_tokens") or []
-    for token in added[:_TRIED_SEPARATORS]:
+    added_tokens = document.get("added_tokens") or []
+    for token in added_tokens[:_TRIED_SEPARATORS]:
         content = token["content"]
-        overlaps = any(_can_overlap(content, other_token["content"]) for other_token in added)
+        overlaps = any(_can_overlap(content, other_token["content"]) for other_token in added_tokens)
         if content == content.strip() and not _strips_spaces(token) and not overlaps:
             return content, token["id"]
     return None

@@ -64,7 +64,7 @@ def parse_record(line: bytes) -> dict[str, Any]:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         reason = f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line ({error.reason})"
-        raise RecordProblem("bad-json", reason + _ENCODING_HINT) from error
+        raise RecordProblem("bad-json", reason + _ENCODING_REMEDY) from error
     if is_too_deep(line):
         raise RecordProblem("bad-json", _TOO_DEEP)
     if text.startswith("\ufeff"):
@@ -86,7 +86,7 @@ def parse_record(line: bytes) -> dict[str, Any]:
 
 
 _TOO_DEEP = f"more than {MAX_NESTING} objects and lists inside each other"
-_ENCODING_HINT = "; `iconv -f WINDOWS-1252 -t UTF-8` converts a file, if that is its encoding"
+_ENCODING_REMEDY = "; `iconv -f WINDOWS-1252 -t UTF-8` converts a file, if that is its encoding"
 _ARRAY_HINT = "; if the file is one array, `jq -c '.[]'` writes each of its records on a line"
 _PLAIN_TEXT_HINT = "; --input-format lines reads plain text"
 _SEVERAL_LINES_HINT = "; `jq -c .` writes each record on a line of its own"

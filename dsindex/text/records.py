@@ -63,11 +63,11 @@ def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlo
     values_by_number = {number: values for number, values in judgements.items() if isinstance(values, list)}
     if values_by_number:
         decoded.append((np.array([*values_by_number]), list(map(list, zip(*values_by_number.values(), strict=True)))))
-    records = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in decoded)])
+    kept_lines = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in decoded)])
     columns = (list(chain.from_iterable(values[key] for _, values in decoded)) for key in range(len(selection.keys)))
     if len(decoded) > 1:
-        order = np.argsort(records)
-        records, columns = records[order], (list(map(column.__getitem__, order.tolist())) for column in columns)
+        order = np.argsort(kept_lines)
+        kept_lines, columns = kept_lines[order], (list(map(column.__getitem__, order.tolist())) for column in columns)
 
     def read_line(part: int, line: int) -> bytes:
         [number] = np.flatnonzero((block.parts == part) & (block.lines == line))
@@ -81,9 +81,9 @@ def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlo
     return RecordBlock(
         num_lines=block.num_lines,
         blank_parts=block.parts[blank_lines.astype(np.int64)],
-        offsets=block.offsets[records],
-        lines=block.lines[records],
-        parts=block.parts[records],
+        offsets=block.offsets[kept_lines],
+        lines=block.lines[kept_lines],
+        parts=block.parts[kept_lines],
         columns=selection.build_columns(columns),
         bad_records=tuple(starmap(make_bad_record, sorted(reasons.items()))),
         text_bytes=block.text_bytes,

@@ -131,7 +131,7 @@ class Selection:
     def alternatives(self) -> tuple[tuple[Path, ...], ...] | None:
         """The paths to try for each key, to read whole blocks of lines; None if lines must be read one by one.
 
-        Lines are read one by one with jq, with a value from a folder (unless it is only compared), with a lone
+        Lines are read one by one with jq, with a value from a folder (unless only the condition reads it), with a lone
         surrogate in a path, with a path of more than MAX_PATH_KEYS keys, and if a path leads through the value of
         another.
         """

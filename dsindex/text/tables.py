@@ -243,9 +243,9 @@ def _open_table(
 
     def read(begin: int, end: int, num_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         for group in range(begin, end):
-            rows = num_bytes * parquet_file.metadata.row_group(group).num_rows // max(1, sizes[group])
-            rows = max(1, min(_MAX_ROWS, rows))
-            for batch in parquet_file.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
+            num_rows = num_bytes * parquet_file.metadata.row_group(group).num_rows // max(1, sizes[group])
+            num_rows = max(1, min(_MAX_ROWS, num_rows))
+            for batch in parquet_file.iter_batches(num_rows, row_groups=[group], columns=names, use_threads=False):
                 yield group, batch
 
     return sizes, read
@@ -337,8 +337,7 @@ def table_errors(path: str, format: Format) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError, KeyError) as error:
         if isinstance(error, OSError) and error.errno:  # the disk failed, the table may be intact
             raise read_error(path, error) from error
-        lines = str(error).strip().splitlines()
-        message = (lines[0] if lines else type(error).__name__)[:_SHOWN_CHARACTERS]
+        message = next(iter(str(error).strip().splitlines()), type(error).__name__)[:_SHOWN_CHARACTERS]
         hint = "it may be cut off or damaged: fetch or write it again"
         if "crypt" in message:
             hint = "decrypt it into a new file"
@@ -356,7 +355,7 @@ class InvalidText(bytes):
 
 def is_list(kind: pa.DataType) -> bool:
     """Whether the values of a type are lists."""
-    return any(name in str(kind).partition("<")[0] for name in ("list", "list_view"))
+    return "list" in str(kind).partition("<")[0]
 
 
 def json_values(array: pa.Array) -> list[Any]:
@@ -410,9 +409,8 @@ def _extension_values(array: pa.ExtensionArray, name: str) -> list[Any]:
 def _plain_values(array: pa.Array) -> list[Any]:
     kind, types = array.type, pa.types
     if types.is_duration(kind):
-        return [
-            None if value is None else value / _PER_SECOND[kind.unit] for value in array.cast(pa.int64()).to_pylist()
-        ]
+        values = array.cast(pa.int64()).to_pylist()
+        return [None if value is None else value / _PER_SECOND[kind.unit] for value in values]
     if types.is_temporal(kind) and not types.is_interval(kind):
         return _time_values(array)
     if types.is_float16(kind):

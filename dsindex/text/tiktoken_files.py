@@ -171,15 +171,15 @@ def read_rank_file(file: str, content: bytes, family: str | None) -> tuple[Tikto
         raise TokenizerError(f"{file}: {problem}", hint=f"choose with `dsindex build --tiktoken-encoding`: {families}")
     ranks = _collect_ranks(line.split(b" ") for line in content.splitlines() if line)
     if family in _ENCODINGS:
-        pattern, special = _ENCODINGS[family]
+        pattern, special_tokens = _ENCODINGS[family]
         eod = END_OF_TEXT
     else:
         pattern, eod = PATTERNS["llama3"][0], "<|end_of_text|>"
         names_by_number, reserved_ids = _LLAMA_NAMES[family], itertools.count()
         names = (names_by_number.get(number) or f"reserved_special_token_{next(reserved_ids)}" for number in range(256))
-        special = {f"<|{name}|>": len(ranks) + number for number, name in enumerate(names)}
-    size = max([*ranks.values(), *special.values()]) + 1
-    return TiktokenEncoding(pattern=pattern, ranks=ranks, special_tokens=special, vocabulary_size=size), eod
+        special_tokens = {f"<|{name}|>": len(ranks) + number for number, name in enumerate(names)}
+    size = max([*ranks.values(), *special_tokens.values()]) + 1
+    return TiktokenEncoding(pattern=pattern, ranks=ranks, special_tokens=special_tokens, vocabulary_size=size), eod
 
 
 def _collect_ranks(entries: Iterable[Sequence[bytes | str | int]]) -> dict[bytes, int]:
@@ -219,10 +219,10 @@ def read_megatron_ranks(content: bytes, options: TokenizerOptions) -> tuple[Tikt
     Raises:
         ValueError: If Megatron would refuse it.
     """
-    special, num_special = options.tokenizer_special_tokens, options.tiktoken_num_special_tokens
+    specials, num_special = options.tokenizer_special_tokens, options.tiktoken_num_special_tokens
     size = MEGATRON_VOCABULARY_SIZE if options.vocab_size is None else options.vocab_size
-    missing_tokens = set(MEGATRON_SPECIAL_TOKENS) - set(special)
-    if missing_tokens or len(set(special)) < len(special) or not len(special) <= num_special < size:
+    missing_tokens = set(MEGATRON_SPECIAL_TOKENS) - set(specials)
+    if missing_tokens or len(set(specials)) < len(specials) or not len(specials) <= num_special < size:
         raise ValueError(
             f"Megatron needs {' '.join(MEGATRON_SPECIAL_TOKENS)} among at most {num_special} different special tokens, "
             f"and a vocabulary of more; it has {size}"
@@ -234,11 +234,11 @@ def read_megatron_ranks(content: bytes, options: TokenizerOptions) -> tuple[Tikt
     ranks, num_kept = _collect_ranks((entry.token_bytes, entry.rank) for entry in entries), size - num_special
     if len(ranks) < num_kept:
         raise ValueError(f"{len(ranks)} ranks, and a vocabulary of {size} needs {num_kept}")
-    filler = (f"<SPECIAL_{number}>" for number in range(len(special), num_special))
+    filler = (f"<SPECIAL_{number}>" for number in range(len(specials), num_special))
     encoding = TiktokenEncoding(
         pattern=MEGATRON_PATTERNS[options.tiktoken_pattern],
         ranks={token: rank + num_special for token, rank in ranks.items() if rank < num_kept},
-        special_tokens={token: number for number, token in enumerate([*special, *filler])},
+        special_tokens={token: number for number, token in enumerate([*specials, *filler])},
         vocabulary_size=size,
     )
     return encoding, "</s>"

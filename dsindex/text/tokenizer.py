@@ -132,12 +132,12 @@ def load_tokenizer(
     """
     options, revision = options or TokenizerOptions(), None
     if options.vocab_file is not None and options.merge_file is not None:
-        place = file = options.vocab_file
+        local_path = file = options.vocab_file
         tokenizer = _read_gpt2_files(options.vocab_file, options.merge_file)
     else:
-        place, revision = find_tokenizer(path, fetches=fetches)
-        file = _find_file(place, wants_model=options.tokenizer_type in _MEGATRON_TYPES["SentencePiece"])
-        tokenizer = _read_file(place, file, options)
+        local_path, revision = find_tokenizer(path, fetches=fetches)
+        file = _find_file(local_path, wants_model=options.tokenizer_type in _MEGATRON_TYPES["SentencePiece"])
+        tokenizer = _read_file(local_path, file, options)
     eod = tokenizer.eod_token if eod_token is None else eod_token
     with wrap_errors(f"{file}: the EOD token {show_value(eod)} is not a text", "choose another with --eod-token"):
         eod_id = None if eod is None else _token_id(tokenizer, eod)
@@ -146,7 +146,7 @@ def load_tokenizer(
         suggestion = f", such as {' or '.join(map(repr, similar_tokens))}" if similar_tokens else ""
         problem = f"the EOD token {show_value(eod)} is not in the vocabulary"
         raise TokenizerError(f"{file}: {problem}", hint=f"choose another with --eod-token{suggestion}")
-    name = os.path.basename(os.path.abspath(place)) if revision is None else path.partition("@")[0]
+    name = os.path.basename(os.path.abspath(local_path)) if revision is None else path.partition("@")[0]
     return replace(tokenizer, name=name, revision=revision, eod_id=eod_id, eod_token=eod)
 
 
@@ -200,8 +200,8 @@ def _open_library(library: LibraryName, content: bytes) -> Any:  # noqa: ANN401 
         import tiktoken
 
         encoding = read_definition(content)
-        ranks, special = encoding.ranks, encoding.special_tokens
-        return tiktoken.Encoding("dsindex", pat_str=encoding.pattern, mergeable_ranks=ranks, special_tokens=special)
+        ranks, specials = encoding.ranks, encoding.special_tokens
+        return tiktoken.Encoding("dsindex", pat_str=encoding.pattern, mergeable_ranks=ranks, special_tokens=specials)
     loaded = _import_tokenizers().Tokenizer.from_buffer(content)
     loaded.no_truncation()  # as in Megatron
     loaded.no_padding()
@@ -351,10 +351,10 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> Tokenizer:
     """Return the tokenizer in a file, with its own EOD token."""
     content = read_tokenizer_bytes(file)
     kind = _detect_kind(file, content)
-    has_special = options.tokenizer_special_tokens != MEGATRON_SPECIAL_TOKENS
+    has_special_tokens = options.tokenizer_special_tokens != MEGATRON_SPECIAL_TOKENS
     for option, is_wrong in (
         (f"--tokenizer-type {options.tokenizer_type}", options.tokenizer_type not in {None, *_MEGATRON_TYPES[kind]}),
-        ("--tokenizer-special-tokens", has_special and kind != "ranks in JSON"),
+        ("--tokenizer-special-tokens", has_special_tokens and kind != "ranks in JSON"),
         ("--tiktoken-encoding", options.tiktoken_encoding is not None and kind != "tiktoken"),
     ):
         if is_wrong:
@@ -371,8 +371,8 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> Tokenizer:
             encoding, eod = read_megatron_ranks(content, options)
         definition = msgspec.json.encode(encoding)
         _open_library("tiktoken", definition)
-    special = sorted(encoding.special_tokens, key=encoding.special_tokens.__getitem__)
-    return _make_tokenizer("tiktoken", definition, size=encoding.vocabulary_size, special=special, eod=eod)
+    specials = sorted(encoding.special_tokens, key=encoding.special_tokens.__getitem__)
+    return _make_tokenizer("tiktoken", definition, size=encoding.vocabulary_size, special_tokens=specials, eod=eod)
 
 
 def _detect_kind(file: str, content: bytes) -> FileKind:
@@ -399,11 +399,11 @@ def _read_sentencepiece(file: str, content: bytes) -> Tokenizer:
         pieces = list(map(loaded.id_to_piece, range(loaded.get_piece_size())))  # raises if one is not UTF-8
     control_pieces, eos = itertools.compress(pieces, map(loaded.is_control, range(len(pieces)))), loaded.eos_id()
     eod = pieces[eos] if 0 <= eos < len(pieces) else None
-    return _make_tokenizer("sentencepiece", content, size=len(pieces), special=control_pieces, eod=eod)
+    return _make_tokenizer("sentencepiece", content, size=len(pieces), special_tokens=control_pieces, eod=eod)
 
 
 def _make_tokenizer(
-    library: LibraryName, content: bytes, *, size: int, special: Iterable[str], eod: str | None = None
+    library: LibraryName, content: bytes, *, size: int, special_tokens: Iterable[str], eod: str | None = None
 ) -> Tokenizer:
     return Tokenizer(
         name="",  # set by load_tokenizer
@@ -411,7 +411,7 @@ def _make_tokenizer(
         content=content,
         sha256=hashlib.sha256(content).hexdigest(),
         vocabulary_size=size,
-        special_tokens=tuple(special),
+        special_tokens=tuple(special_tokens),
         eod_token=eod,
     )
 
@@ -426,10 +426,10 @@ def _read_gpt2_files(vocab_file: str, merge_file: str) -> Tokenizer:
             raise ValueError("they have no tokens")
     loaded.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     loaded.decoder = library.decoders.ByteLevel()
-    special = [] if loaded.token_to_id(END_OF_TEXT) is None else [END_OF_TEXT]
-    loaded.add_special_tokens(special)
-    eod = special[0] if special else None
-    return _make_tokenizer("tokenizers", loaded.to_str().encode(), size=size, special=special, eod=eod)
+    special_tokens = [] if loaded.token_to_id(END_OF_TEXT) is None else [END_OF_TEXT]
+    loaded.add_special_tokens(special_tokens)
+    eod = special_tokens[0] if special_tokens else None
+    return _make_tokenizer("tokenizers", loaded.to_str().encode(), size=size, special_tokens=special_tokens, eod=eod)
 
 
 # A tokenizer.json and the other files of its folder are read as transformers, and so Megatron, reads them, or refused.
@@ -473,9 +473,9 @@ def _read_tokenizer_json(path: str, file: str, content: bytes) -> Tokenizer:
         hint = f"use --tokenizer-model {shlex.quote(file)} for the tokenizer.json alone"
         raise TokenizerError(f"{path}: its files disagree with its tokenizer.json: {error}", hint=hint) from error
     if tokens:
-        added = {token["content"]: token for token in document.added_tokens or []}
-        added |= {text: {"id": loaded.token_to_id(text), "content": text, **flags} for text, flags in tokens.items()}
-        document.added_tokens = sorted(added.values(), key=lambda token: token["id"])
+        objects = {token["content"]: token for token in document.added_tokens or []}
+        objects |= {text: {"id": loaded.token_to_id(text), "content": text, **flags} for text, flags in tokens.items()}
+        document.added_tokens = sorted(objects.values(), key=lambda token: token["id"])
         content = msgspec.json.encode({**msgspec.json.decode(content), "added_tokens": document.added_tokens})
         tokenizer = _describe_json(file, content, document)
     return replace(tokenizer, eod_token=eod, note=note)
@@ -498,8 +498,8 @@ def _describe_json(file: str, content: bytes, document: _Document) -> Tokenizer:
         for text in ("", "a text"):
             with contextlib.suppress(Exception):  # for example an unknown token, which other texts may lack
                 loaded.encode(text)  # a panic is not suppressed
-    special = (token["content"] for token in document.added_tokens or [] if token.get("special"))
-    return _make_tokenizer("tokenizers", content, size=size, special=special)
+    special_tokens = (token["content"] for token in document.added_tokens or [] if token.get("special"))
+    return _make_tokenizer("tokenizers", content, size=size, special_tokens=special_tokens)
 
 
 # A small file can produce texts, token lists or decoded texts of any size, for example by two replacements of `a` with
@@ -524,11 +524,11 @@ def _find_growth(document: _Document) -> str | None:
 
 def _growth(step: dict[str, Any]) -> float:
     """Return the factor by which a step can lengthen a text."""
-    content, pieces, special = (step.get(name) for name in ("content", "single", "special_tokens"))
+    content, pieces, special_tokens = (step.get(name) for name in ("content", "single", "special_tokens"))
     if isinstance(content, str):
         return 1.0 + len(content)
-    if isinstance(pieces, list) and isinstance(special, dict):
-        ids = (token.get("ids") for token in special.values() if isinstance(token, dict))
+    if isinstance(pieces, list) and isinstance(special_tokens, dict):
+        ids = (token.get("ids") for token in special_tokens.values() if isinstance(token, dict))
         return 1.0 + len(pieces) * max((len(token_ids) for token_ids in ids if isinstance(token_ids, list)), default=1)
     return 2.0 if step.get("type") == "ByteLevel" else 1.0
 
@@ -562,13 +562,13 @@ def _find_changed_tokens(config: dict[str, Any], document: _Document) -> dict[st
     Raises:
         ValueError: If transformers would fail on a setting.
     """
-    added = document.added_tokens or []
-    flags_by_text = {token["content"]: {name: token.get(name) for name in _TOKEN_FLAGS} for token in added}
+    added_tokens = document.added_tokens or []
+    flags_by_text = {token["content"]: {name: token.get(name) for name in _TOKEN_FLAGS} for token in added_tokens}
     names = dict.fromkeys([*_NAMED_TOKENS, *(name for name in config if name.endswith("_token"))])
     extra_tokens = _list_tokens("extra_special_tokens", config)
     has_names = bool(extra_tokens) and isinstance(config["extra_special_tokens"], dict)
     other_tokens = extra_tokens if extra_tokens and not has_names else _list_tokens("additional_special_tokens", config)
-    special = set(map(token_text, [*map(config.get, _NAMED_TOKENS), *([] if has_names else other_tokens)]))
+    specials = set(map(token_text, [*map(config.get, _NAMED_TOKENS), *([] if has_names else other_tokens)]))
     config = {"pad_token": (document.padding or {}).get("pad_token"), **config}
     named_tokens = [*map(config.get, names), *(extra_tokens if has_names else [])]
     always_special = set(map(token_text, named_tokens))
@@ -576,19 +576,19 @@ def _find_changed_tokens(config: dict[str, Any], document: _Document) -> dict[st
     tokens_by_text = {text: token for token in distinct_tokens if (text := token_text(token))}  # the last of each text
     if "added_tokens_decoder" in config:
         decoder = _list_tokens("added_tokens_decoder", config)
-        settings = {text: _flags(token) for token in decoder if isinstance(token, dict) and (text := token_text(token))}
+        choices = {text: _flags(token) for token in decoder if isinstance(token, dict) and (text := token_text(token))}
     else:
-        ids, numbers = {token["id"] for token in added}, config.get("added_tokens.json", {})
+        ids, numbers = {token["id"] for token in added_tokens}, config.get("added_tokens.json", {})
         if (fault := next((text for text, number in numbers.items() if not isinstance(number, int)), None)) is not None:
             raise ValueError(f"added_tokens.json has no number for {show_value(fault)}")
-        settings = {text: _flags({"special": text in special}) for text, number in numbers.items() if number not in ids}
-    tokens = {text: flags for text, flags in settings.items() if flags != flags_by_text.get(text)}
+        choices = {text: _flags({"special": text in specials}) for text, number in numbers.items() if number not in ids}
+    changed_flags = {text: flags for text, flags in choices.items() if flags != flags_by_text.get(text)}
     for text, token in tokens_by_text.items():
         if text not in flags_by_text:
-            tokens.setdefault(text, _flags(token if isinstance(token, dict) else {"special": True}))
-        if text in tokens and text in always_special:
-            tokens[text]["special"] = True
-    return tokens
+            changed_flags.setdefault(text, _flags(token if isinstance(token, dict) else {"special": True}))
+        if text in changed_flags and text in always_special:
+            changed_flags[text]["special"] = True
+    return changed_flags
 
 
 def _list_tokens(name: str, config: dict[str, Any]) -> list[Any]:

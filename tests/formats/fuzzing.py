@@ -19,7 +19,7 @@ from pathlib import Path
 import dsindex
 from dsindex.chat.config import read_instruction_config
 from dsindex.options.build import BuildConfig
-from dsindex.store.config_files import option_names, read_yaml
+from dsindex.store.config_files import normalize_option_names, read_yaml
 from tests.support.conversations import SPEC
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import OWN
@@ -73,7 +73,7 @@ def convert():
 
 
 def read_options():
-    return BuildConfig(**option_names(read_yaml("build.yaml"), source="build.yaml"))
+    return BuildConfig(**normalize_option_names(read_yaml("build.yaml"), source="build.yaml"))
 
 
 DATASET = [

@@ -3,7 +3,7 @@
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.store.config_files import option_names, parse_yaml
+from dsindex.store.config_files import normalize_option_names, parse_yaml
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -27,6 +27,6 @@ def test_what_is_no_configuration_is_refused_by_line(text, message):
 
 
 def test_option_may_have_dashes_but_not_both_spellings():
-    assert option_names({"append-eod": True, "input": 1}, source="c.yaml") == {"append_eod": True, "input": 1}
+    assert normalize_option_names({"append-eod": True, "input": 1}, source="c.yaml") == {"append_eod": True, "input": 1}
     with pytest.raises(InputError, match=r"c\.yaml: the option append_eod is given twice"):
-        option_names({"append-eod": True, "append_eod": False}, source="c.yaml")
+        normalize_option_names({"append-eod": True, "append_eod": False}, source="c.yaml")
