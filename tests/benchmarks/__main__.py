@@ -200,9 +200,9 @@ def measure_caches(setting: Setting) -> Iterable[Row]:
         files = sorted(path for path in folder.iterdir() if not path.name.endswith("-dsindex.json"))
         return replace(done, digest=digest_files(files))
 
-    own = ["index", "--megatron-release", release, "--", "python", "prepare_cache.py", *words]
+    command = ["index", "--megatron-release", release, "--", "python", "prepare_cache.py", *words]
     other = partial(setting.megatron_tool, "prepare_cache.py", *words)
-    yield setting.compare(row, lambda: prepare(partial(setting.dsindex, *own)), lambda: prepare(other))
+    yield setting.compare(row, lambda: prepare(partial(setting.dsindex, *command)), lambda: prepare(other))
 
 
 def _release_of(megatron: Path) -> str:
@@ -226,8 +226,8 @@ def measure_reading(setting: Setting) -> Iterable[Row]:
     command = [setting.megatron_python, "-m", "tests.benchmarks.reading", prefix, description]
     environment = {"PYTHONPATH": f"{ROOT}:{setting.megatron}"}
     run_program(command, cwd=setting.folder, env=environment)
-    found = json.loads((setting.folder / "program.log").read_text().splitlines()[-1])
-    for work, pairs in found.items():
+    pairs_by_work = json.loads((setting.folder / "program.log").read_text().splitlines()[-1])
+    for work, pairs in pairs_by_work.items():
         runs = [[Run(seconds=seconds, cpu_seconds=seconds, peak_bytes=0) for seconds in pair] for pair in pairs]
         ours, other = ([pair[side] for pair in runs] for side in (0, 1))
         yield replace(row, work=work, ours=ours, other=other)

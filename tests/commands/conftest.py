@@ -94,8 +94,8 @@ def make_config(tmp_path):
     """A build of the project's own golden text into a folder of the test."""
 
     def make(**options):
-        own = {"append_eod": True, "output_prefix": str(tmp_path / "out" / "docs"), "shard_size": "8KiB"}
-        return config_of(BuildConfig, OWN.docs, **{**own, **options})
+        defaults = {"append_eod": True, "output_prefix": str(tmp_path / "out" / "docs"), "shard_size": "8KiB"}
+        return config_of(BuildConfig, OWN.docs, **{**defaults, **options})
 
     return make
 
@@ -105,8 +105,8 @@ def build_text(cli):
     """Build inputs with these names, which must end with the code; returns what is printed."""
 
     def run(names, prefix="out/x", options=(), code=0):
-        given = [f"{name}.jsonl" for name in names.split()]
-        own = ["--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--output-prefix", prefix]
-        return cli(["build", "--input", *given, *own, *options], code)
+        paths = [f"{name}.jsonl" for name in names.split()]
+        flags = ["--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--output-prefix", prefix]
+        return cli(["build", "--input", *paths, *flags, *options], code)
 
     return run

@@ -29,10 +29,10 @@ def text(tmp_path_factory):
 
 
 def build(source, out, **options):
-    own = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
-    own["output_prefix"] = str(out / "x")
+    defaults = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
+    defaults["output_prefix"] = str(out / "x")
     with contextlib.chdir(source.parent):  # the quarantine names inputs as they were given
-        return run_config(config_of(BuildConfig, source.name, **{**own, **options}))
+        return run_config(config_of(BuildConfig, source.name, **{**defaults, **options}))
 
 
 def outputs(folder):

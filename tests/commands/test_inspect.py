@@ -57,10 +57,10 @@ def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
     assert [text.removesuffix("<|endoftext|>") for text in texts] == TEXTS
     assert [excerpt["origin"]["source"]["line"] for excerpt in seen["excerpts"]] == [1, 2, 3]
     assert seen["lengths"]["documents"]["total"] == seen["facts"]["tokens"]
-    found, shown = dsindex.inspect(built), io.StringIO()
-    dsindex.show(found, shown)
+    result, shown = dsindex.inspect(built), io.StringIO()
+    dsindex.show(result, shown)
     assert shown.getvalue() == cli(["inspect", built]).out
-    assert (repr(found), found.ok) == (f"InspectResult(path='{built}', kind='MMIDIDX', notes=[], findings=[])", True)
+    assert (repr(result), result.ok) == (f"InspectResult(path='{built}', kind='MMIDIDX', notes=[], findings=[])", True)
 
 
 def test_a_source_of_other_content_is_told(built, tmp_path):
@@ -129,7 +129,7 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
     assert "\n    5│[6]│ … 1 more token\n" in shown
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
     findings = inspect(cli, str(tmp_path / "chat"), code=1)["findings"]
-    assert any("not a uint8 mask for every token" in found for found in findings)
+    assert any("not a uint8 mask for every token" in finding for finding in findings)
 
 
 def test_a_work_folder_says_how_far_its_job_is(make_config, tmp_path, cli):

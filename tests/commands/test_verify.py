@@ -233,7 +233,7 @@ CASES = golden_cases()
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_caches_of_megatron_are_whole(case):
     caches = list_caches(str(case.cache))
-    tasks = [(each, prefix) for prefix in case.prefixes() for each in caches if is_cache_of(each, prefix)]
+    tasks = [(cache, prefix) for prefix in case.prefixes() for cache in caches if is_cache_of(cache, prefix)]
     assert tasks
     assert [sentence for task in tasks for sentence in verify_cache(*task)] == []
 
@@ -271,7 +271,7 @@ def test_damaged_cache_is_found(name, damage, message, tmp_path):
     damage(array)
     np.save(path, array)
     [prefix] = case.prefixes()
-    [cache] = [each for each in list_caches(str(tmp_path / "cache")) if is_cache_of(each, prefix)]
+    [cache] = [candidate for candidate in list_caches(str(tmp_path / "cache")) if is_cache_of(candidate, prefix)]
     findings = verify_cache(cache, prefix)
     assert message in findings[0]
     assert "move its files away and build the cache again" in findings[0]
