@@ -1,4 +1,5 @@
 import io
+import shlex
 import sys
 
 import pytest
@@ -62,12 +63,12 @@ def in_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def cli(capsys):
-    """Run a command that must end with the code, and return what it alone has printed."""
+    """Run a command, a text or its words, that must end with the code, and return what it alone has printed."""
 
     def run(words, code=0):
         capsys.readouterr()
         try:
-            ended = main([*words])
+            ended = main(shlex.split(words) if isinstance(words, str) else [*words])
         except SystemExit as stop:  # as argparse does
             ended = stop.code
         shown = capsys.readouterr()

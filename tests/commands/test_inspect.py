@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import dsindex
-from dsindex.cli.main import main
 from dsindex.commands.inspect import run_inspect
 from dsindex.commands.token_data import cut_pieces
 from dsindex.errors import BadRecordError
@@ -96,15 +95,6 @@ def test_damage_is_a_finding_and_no_traceback(built, suffix, damage, cli):
     shown = cli(["inspect", built], int(is_seen))
     assert "internal error" not in shown.err
     assert ("FOUND: " in shown.out) is is_seen
-
-
-def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built, tmp_path, cli):
-    cache = str(tmp_path / "cache")
-    settings = ["--seq-length", "8", "--split", "1,0,0", "--epochs", "1", "--data-cache-path", cache]
-    assert main(["index", "--data-path", built, *settings]) == 0
-    seen = inspect(cli, cache, "--sample", "0")
-    assert sum(excerpt["num_tokens"] for excerpt in seen["excerpts"]) == 9
-    assert {excerpt["origin"]["source"]["line"] for excerpt in seen["excerpts"]} <= {1, 2, 3}
 
 
 def test_a_blend_shows_its_weights_and_documents_of_all_of_a_dataset(in_folder, cli):

@@ -94,6 +94,7 @@ MISUSES = {
     "--input {good} TOKENIZER --hold-out 1": "--hold-out 1.0 leaves nothing to train on",
     "--tok x": "--tok could be --tokenizer-model",
     "--append-eod=yes": "--append-eod takes no value",
+    "--tokenizer-type Gpt2": "--tokenizer-type: 'Gpt2' is not one of '",
     "--executor slurm": "--executor: 'slurm' is not one of 'auto', 'local'",
     "—-input {good}": "there is no option —-input.hint: did you mean --input",
 }

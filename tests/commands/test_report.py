@@ -159,11 +159,10 @@ def test_ids_that_no_tokenizer_has_are_a_finding(tmp_path, capsys):
     assert "5 tokens outside of the tokenizer's vocabulary" in capsys.readouterr().out
 
 
-def test_datasets_are_compared_and_blends_shown(built, tmp_path, capsys):
+def test_datasets_are_compared_and_blends_shown(built, tmp_path, cli, capsys):
     cache = str(tmp_path / "cache")
-    index = ["index", "--data-path", "0.25", built, "0.75", GOLDEN_EOD, "--seq-length", "64", "--plain-names"]
-    index += ["--num-samples", "400,40,0", "--split", "90,10,0", "--data-cache-path", cache, "--executor", "local"]
-    assert main(index) == 0
+    flags = "--seq-length 64 --plain-names --num-samples 400,40,0 --split 90,10,0"
+    cli(f"index --data-path 0.25 {built} 0.75 {GOLDEN_EOD} {flags} --data-cache-path {cache}")
     page = report(tmp_path, built, GOLDEN_EOD, "--cache", cache)
     captions = page.texts("caption")
     assert captions[:3] == [

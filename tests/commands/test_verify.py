@@ -215,9 +215,8 @@ def test_same_as_another_names_the_line(make_config, tmp_path, cli):
 def test_caches_that_were_checked_are_named(tmp_path, cli):
     """Each once on a line, of one dataset and of several."""
     prefixes = [write_dataset(tmp_path / name, [[[1, 2, 3, 4]]] * 9) for name in ("a", "b")]
-    index = ["index", "--data-path", *prefixes, "--seq-length", "4", "--num-samples", "4,1,1", "--split", "3,3,3"]
-    index += ["--data-cache-path", str(tmp_path / "cache"), "--executor", "local"]
-    built = cli(index).out.splitlines()
+    flags = f"--seq-length 4 --num-samples 4,1,1 --split 3,3,3 --data-cache-path {tmp_path}/cache"
+    built = cli(f"index --data-path {' '.join(prefixes)} {flags}").out.splitlines()
     assert sum(", split " in line for line in built) == 9
     names = {path.name.removesuffix("-description.txt") for path in (tmp_path / "cache").glob("*-description.txt")}
     for chosen in (prefixes, prefixes[:1]):

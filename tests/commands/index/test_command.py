@@ -1,7 +1,6 @@
 """`dsindex index -- torchrun … pretrain_gpt.py …`: a job's command, pasted as it is."""
 
 import json
-import os
 import re
 import shlex
 
@@ -82,11 +81,11 @@ def test_jobs_without_caches_are_refused(command, message, cli):
 
 
 def test_a_job_without_a_release_is_refused(tmp_path, cli):
-    words = ["index", "--data-path", "web", "--seq-length", "32", "--split", "90,5,5"]
-    job = ["--train-iters", "10", "--global-batch-size", "4", "--eval-interval", "10", "--eval-iters", "1"]
-    job += ["--tokenizer-type", "NullTokenizer", "--vocab-size", "100", "--data-cache-path", str(tmp_path / "cache")]
-    assert "the like) needs --megatron-release" in cli([*words, *job], 2).err
-    assert "give --num-samples" in cli([*words, *job[:8], "--data-cache-path", str(tmp_path / "cache")], 2).err
+    words = "index --data-path web --seq-length 32 --split 90,5,5 --data-cache-path cache "
+    words += "--train-iters 10 --global-batch-size 4 --eval-interval 10 --eval-iters 1"
+    job = f"{words} --tokenizer-type NullTokenizer --vocab-size 100"
+    assert "the like) needs --megatron-release" in cli(job, 2).err
+    assert "give --num-samples" in cli(words, 2).err
     assert not (tmp_path / "cache").exists()
-    cli([*words, *job, "--plain-names"])
-    assert any(name.startswith("web-") for name in os.listdir(tmp_path / "cache"))
+    cli(f"{job} --plain-names")
+    assert list((tmp_path / "cache").glob("web-*"))

@@ -31,6 +31,7 @@ from tests.support.golden import OWN
 from tests.support.jobs import run_config
 from tests.support.published import published
 
+TOKENIZER = f"--tokenizer-model {OWN.plain_tokenizer}"
 WITH_VARIABLE = {"chat_template": "{{ greeting }}" + CHATML, "max_length": 150, "too_long": "split"}
 """A template that writes a variable of the record."""
 TEMPLATED = check_config(WITH_VARIABLE, source="test")
@@ -155,17 +156,15 @@ SHORT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
     ("refuse", "1 × .* 512;", (1, 1), False, None), ("drop", None, (2, 2), False, 1),
     ("truncate", None, (2, 2), True, None), ("split-turns", None, (2, 3), False, None),
 ])  # fmt: skip
-def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer, said, counts, is_cut, dropped):
+def test_conversations_longer_than_a_pack_are_counted(in_folder, cli, longer, said, counts, is_cut, dropped):
     """Conversations and sequences, whether tokens are cut off, and what is left out of the packs."""
     records = [{"messages": [*SHORT, *LONG, *LONG]}, {"messages": SHORT}]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (tmp_path / "chat.yaml").write_text(yaml.safe_dump({"chat_template": CHATML}))
-    command = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / "in.jsonl"), "--executor", "local"]
-    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "chat")]
-    command += ["--seq-length", "512", "--on-bad-record", "quarantine", "--longer-than-pack", longer]
-    shown = cli(command).out
-    statistics = json.loads((tmp_path / "chat_text_document.manifest.json").read_bytes())["content"]["statistics"]
-    packing = json.loads((tmp_path / "chat_packing_512.manifest.json").read_bytes())["content"]["packing"]
+    (in_folder / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (in_folder / "chat.yaml").write_text(yaml.safe_dump({"chat_template": CHATML}))
+    options = f"--seq-length 512 --on-bad-record quarantine --longer-than-pack {longer}"
+    shown = cli(f"instruct chat.yaml --input in.jsonl {TOKENIZER} --output-prefix chat {options}").out
+    statistics = json.loads((in_folder / "chat_text_document.manifest.json").read_bytes())["content"]["statistics"]
+    packing = json.loads((in_folder / "chat_packing_512.manifest.json").read_bytes())["content"]["packing"]
     assert (statistics["conversations"], statistics["sequences"]) == counts
     assert (statistics["cut"] > 0) == is_cut
     assert statistics["shortened"] == (longer in {"truncate", "split-turns"})
@@ -187,23 +186,22 @@ CALLS = [
 ]  # fmt: skip
 
 
-def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(tmp_path, cli):
+def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(in_folder, cli):
     """Arrow fills the fields of structs that other rows have; datasets' type Json is JSON in texts."""
-    (tmp_path / "json.jsonl").write_text("".join(json.dumps(record) + "\n" for record in CALLS))
-    pq.write_table(pa.Table.from_pylist(CALLS), tmp_path / "nulls.parquet")
+    (in_folder / "json.jsonl").write_text("".join(json.dumps(record) + "\n" for record in CALLS))
+    pq.write_table(pa.Table.from_pylist(CALLS), "nulls.parquet")
     columns = {key: pa.array([json.dumps(record[key]) for record in CALLS], pa.json_()) for key in CALLS[0]}
-    pq.write_table(pa.table(columns), tmp_path / "texts.parquet")
-    (tmp_path / "chat.yaml").write_text("chat_template: qwen2.5\ncontrol_tokens: allow\n")
+    pq.write_table(pa.table(columns), "texts.parquet")
+    (in_folder / "chat.yaml").write_text("chat_template: qwen2.5\ncontrol_tokens: allow\n")
     contents = set()
     for name in ("json.jsonl", "nulls.parquet", "texts.parquet"):
-        words = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / name)]
-        words += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / name)]
+        words = f"instruct chat.yaml --input {name} {TOKENIZER} --output-prefix {name}"
         said = cli(words).out
         assert "  note: reasoning_content in 2 of 2 conversations: the template does not use it" in said
-        contents.add((tmp_path / f"{name}_text_document.bin").read_bytes())
+        contents.add((in_folder / f"{name}_text_document.bin").read_bytes())
     assert len(contents) == 1
-    assert "reasoning" not in cli([*words[:-1], f"{words[-1]}-dropped", "--reasoning", "drop"]).out
-    refused = cli([*words[:-1], f"{words[-1]}-refused", "--unwritten", "refuse"], 1).err
+    assert "reasoning" not in cli(f"{words}-dropped --reasoning drop").out
+    refused = cli(f"{words}-refused --unwritten refuse", 1).err
     said = r"texts\.parquet, row 1: reasoning_content: the template does not use it; see `unwritten` \(not-written\)"
     assert re.search(said, refused), refused
 
@@ -232,16 +230,13 @@ def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(
     assert f"line 1: {len(tokens)} tokens, {mask.sum()} trained on, " in shown
 
 
-def test_packs_of_the_same_tokens_name_the_inputs_of_the_last_build(tmp_path, cli):
+def test_packs_of_the_same_tokens_name_the_inputs_of_the_last_build(in_folder, cli):
     """A blank line changes the input, but no token."""
-    (tmp_path / "chat.yaml").write_text("chat_template: chatml\ncontrol_tokens: allow\n")
-    (tmp_path / "chats.jsonl").write_bytes(b"".join(CONVERSATIONS.read_bytes().splitlines(keepends=True)[:9]))
-    words = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / "chats.jsonl"), "--seq-length", "999"]
-    words += ["--longer-than-pack", "drop", "--tokenizer-model", str(OWN.plain_tokenizer)]
-    words += ["--output-prefix", str(tmp_path / "x"), "--replace"]
-    cli(words)
-    with (tmp_path / "chats.jsonl").open("a") as file:
-        file.write("\n")
-    cli(words)
-    tokens, packs = (read_manifest(str(tmp_path / f"x_{name}")) for name in ("text_document", "packing_999"))
+    (in_folder / "chat.yaml").write_text("chat_template: chatml\ncontrol_tokens: allow\n")
+    lines = CONVERSATIONS.read_bytes().splitlines(keepends=True)[:9]
+    options = f"{TOKENIZER} --seq-length 999 --longer-than-pack drop --replace"
+    for content in (b"".join(lines), b"".join([*lines, b"\n"])):
+        (in_folder / "chats.jsonl").write_bytes(content)
+        cli(f"instruct chat.yaml --input chats.jsonl {options} --output-prefix x")
+    tokens, packs = (read_manifest(f"x_{name}") for name in ("text_document", "packing_999"))
     assert packs.content.inputs == tokens.content.inputs
