@@ -95,16 +95,6 @@ def test_token_ids_are_stored_as_they_are(source, tmp_path):
     assert report.run.engine is None
 
 
-def test_filtered_records_are_counted(source, tmp_path, cli):
-    options = ("--input", source / "a.jsonl", "--tokenizer-model", OWN.plain_tokenizer, "--append-eod")
-    words = ("build", *options, "--output-prefix", tmp_path / "x", "--where", ".n < 100", "--workers", 1)
-    shown = cli([*map(str, words), "--on-bad-record", "quarantine", "--executor", "local"]).out
-    assert "200 lines = 96 kept + 101 filtered + 2 quarantined + 1 blank" in shown
-    content = json.loads((tmp_path / "x_text_document.manifest.json").read_bytes())["content"]
-    assert content["account"]["filtered"] == content["inputs"][0]["filtered"] == 101
-    assert content["options"]["where"] == ".n < 100"
-
-
 @pytest.fixture(scope="module")
 def expected(source, tmp_path_factory):
     """What a build of each kind publishes, made once in one shard."""

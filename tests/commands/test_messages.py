@@ -156,6 +156,8 @@ DATASET = f"{GOLDEN}/eod_text_document"
     (f"pack --input {OWN.docs} --merge a.pbin --output b.pbin", "", 2, "there is no option 'input'"),
     (f"inspect {DATASET} --document 102", "", 1, "there is no document 102; it has 102"),
     (f"inspect {DATASET} --sample 0", "", 1, "--sample does not apply"),
+    (f"verify {DATASET} --sample 1%", "", 2, "--sample needs --against-source"),
+    (f"verify {DATASET} --sample much --against-source", "", 2, "'much' is not a share above 0"),
     (f"report {MODALITIES}/nonempty.jsonl -o r.html", "", 1, r"neither .* nor a \.pbin, but: raw index"),
     ("report none -o r.html", "", 1, "none: there is no dataset"),
     (f"report {DATASET} {DATASET}.bin -o r.html", "", 1, "this dataset is given twice"),

@@ -10,7 +10,6 @@ import tokenizers
 
 import dsindex
 from dsindex.datasets import IndexedDataset
-from dsindex.messages import show_name
 from tests.support.conversations import CONVERSATIONS
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
@@ -76,16 +75,6 @@ def test_samples_lead_to_lines_and_text(built, cli):
             encoded = [*library.encode(record_of(part)["text"]).ids, library.token_to_id("<|endoftext|>")]
             assert encoded[part["offset"] :][: part["num_tokens"]] == part["tokens"]
             assert part["text"] == library.decode(part["tokens"], skip_special_tokens=False)
-    shown = cli(["trace", str(built / "cache"), "--sample", "0", "--tokenizer-model", TOKENIZER]).out
-    part = report["samples"][0]["parts"][0]
-    tokens = f"tokens {part['offset']}:{part['offset'] + part['num_tokens']}"
-    assert f"document {part['document']}, {tokens}, from {part['origin']['source']['path']}" in shown
-    assert show_name(json.dumps(part["text"][:9], ensure_ascii=False)[:-1]) in shown
-
-
-def test_a_step_has_its_samples(built, cli):
-    report = trace(cli, built / "cache", "--step", "2-3", "--global-batch-size", 8, "--text-tokens", 0)
-    assert [(row["sample"], row["step"]) for row in report["samples"]] == [(n, n // 8 + 1) for n in range(8, 24)]
 
 
 def test_changed_and_missing_inputs_are_named(copied, cli):
