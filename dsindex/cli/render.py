@@ -266,9 +266,9 @@ def _show_mix(result: mix.MixResult) -> Iterator[Line]:
     splits = [name for name in ("valid", "test") if any(getattr(dataset, f"{name}_tokens") for dataset in datasets)]
     rows = []
     for dataset in datasets:
-        drawn = (amount(dataset.tokens_drawn), show_percent(dataset.share), show_epochs(dataset.epochs))
+        drawn_cells = (amount(dataset.tokens_drawn), show_percent(dataset.share), show_epochs(dataset.epochs))
         split_tokens = (amount(getattr(dataset, f"{split}_tokens")) for split in splits)
-        rows.append((dataset.prefix, amount(dataset.tokens), *drawn, *split_tokens))
+        rows.append((dataset.prefix, amount(dataset.tokens), *drawn_cells, *split_tokens))
     sums = (amount(sum(getattr(dataset, f"{split}_tokens") for dataset in datasets)) for split in splits)
     rows.append(("total", amount(total), amount(result.tokens), "100%", show_epochs(result.tokens / total), *sums))
     yield _make_table(rows, ("dataset", "tokens", "drawn", "of drawn", "epochs", *splits))

@@ -132,7 +132,7 @@ def _pack(
     options = msgspec.structs.replace(content.options, seq_length=length)
     with hold_artifacts([path], [artifact]):
         manifest = read_manifest(path)
-        # Other inputs may have become the same tokens; the manifest of the packs names the inputs, too.
+        # Different inputs can give the same tokens, so the inputs in the manifest of the packs are compared, too.
         recorded = manifest and (manifest.run.plan, manifest.content.inputs, manifest.content.options)
         if manifest and recorded == (plan, content.inputs, options) and files_have_recorded_sizes(path, manifest):
             return MadePacking(prefix=path, content=manifest.content, already_complete=True)

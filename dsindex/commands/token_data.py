@@ -136,19 +136,19 @@ def find_origin(prefix: str, options: DecodingConfig, *, documents: Documents | 
 
 def _choose_tokenizer(prefix: str, manifest: Manifest | None, model: str | None) -> tuple[Tokenizer | None, str | None]:
     """Return the tokenizer to decode with, and a note if it is missing or may be the wrong one."""
-    recorded = None if manifest is None else manifest.content.tokenizer
+    record = None if manifest is None else manifest.content.tokenizer
     if model is None:
         try:
             return load_recorded_tokenizer(prefix, manifest), None
         except TokenizerError as error:
             return None, error.sentence
-    tokenizer = load_with_options(recorded, model)
-    if recorded is None:
+    tokenizer = load_with_options(record, model)
+    if record is None:
         return tokenizer, "no tokenizer is recorded, so it is unknown whether this is the right one"
-    if tokenizer.sha256 == recorded.sha256:
+    if tokenizer.sha256 == record.sha256:
         return tokenizer, None
     problem = f"{model} is another tokenizer (sha256 {tokenizer.sha256[:16]}…) than the dataset was made with"
-    return tokenizer, f"{problem} ({recorded.name}, sha256 {recorded.sha256[:16]}…), so the text can be wrong"
+    return tokenizer, f"{problem} ({record.name}, sha256 {record.sha256[:16]}…), so the text can be wrong"
 
 
 def input_problem(manifest: Manifest, number: int, *, addresses: Iterable[str]) -> str | None:

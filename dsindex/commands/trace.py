@@ -174,19 +174,19 @@ def tokens_by_times(
     >>> tokens_by_times(np.array([6, 10]), np.array([1, 0]), np.array([1]), sequence_length=8)
     (8, 8)
     """
-    homes, bounds = starts_of(lengths), starts_of(lengths[documents])
+    sequence_starts, document_starts = starts_of(lengths), starts_of(lengths[documents])
     firsts = np.sort(rows) * sequence_length
-    cuts = np.unique(np.concatenate([bounds, firsts, firsts + sequence_length]))
-    cuts = cuts[cuts <= bounds[-1]]
+    cuts = np.unique(np.concatenate([document_starts, firsts, firsts + sequence_length]))
+    cuts = cuts[cuts <= document_starts[-1]]
     begins, ends = cuts[:-1], cuts[1:]
     is_read = np.searchsorted(firsts, begins, "right") > np.searchsorted(firsts + sequence_length, begins, "right")
     begins, ends = begins[is_read], ends[is_read]
-    positions = np.searchsorted(bounds, begins, "right") - 1
-    starts = homes[documents[positions]] + begins - bounds[positions]
+    positions = np.searchsorted(document_starts, begins, "right") - 1
+    starts = sequence_starts[documents[positions]] + begins - document_starts[positions]
     stops = starts + ends - begins
     starts.sort()
     stops.sort()
-    places = np.unique(np.concatenate([homes, starts, stops]))
+    places = np.unique(np.concatenate([sequence_starts, starts, stops]))
     times = np.searchsorted(starts, places, "right") - np.searchsorted(stops, places, "right")
     token_counts = np.bincount(times[:-1], weights=np.diff(places)) if len(places) > 1 else np.zeros(0)
     return tuple(map(int, token_counts.tolist()))

@@ -454,27 +454,27 @@ def compare_shard(
     task: ShardTask, first: int, end: int, detected: DetectedDataset, settings: ShardSettings, seed: int | None
 ) -> list[str]:
     """Make a shard again and compare it with its documents in a dataset: [first, end) in the order of the inputs."""
-    stored = open_documents(detected)
+    dataset = open_documents(detected)
     with tempfile.TemporaryDirectory(prefix="dsindex-verify-") as folder:
         write_marker(folder)
         segment = tokenize_shard(task, replace(settings, work_dir=folder)).keys[0]
         new_dataset = IndexedDataset(os.path.join(folder, segment.bin.name).removesuffix(".bin"), check=False)
-        documents = stored.window(first, end - first) if seed is None else _restore(stored, first, end, seed, folder)
+        documents = dataset.window(first, end - first) if seed is None else _restore(dataset, first, end, seed, folder)
         difference = first_difference(documents, documents_of(new_dataset))
     if difference is None:
         return []
     number, problem = first + difference[0], difference[1]
-    if seed is not None and number < stored.num_documents:
-        number = int(permute(np.array(number), stored.num_documents, seed, inverse=True))
-    line = _find_line(detected, stored, number) or task.place
+    if seed is not None and number < dataset.num_documents:
+        number = int(permute(np.array(number), dataset.num_documents, seed, inverse=True))
+    line = _find_line(detected, dataset, number) or task.place
     where = f"{detected.path}: document {number:,} differs from its source, {line}"
     return [f"{where}: {problem} in the dataset and made again; restore the files, or build the dataset again"]
 
 
-def _restore(stored: Documents, first: int, end: int, seed: int, folder: str) -> Documents:
+def _restore(documents: Documents, first: int, end: int, seed: int, folder: str) -> Documents:
     """Copy documents of a shuffled dataset into a folder: [first, end) in the order of the inputs."""
-    unshuffled = ShuffledDocuments([stored], seed, inverse=True)
-    path, dtype = os.path.join(folder, "restored"), stored.tokens.dtype.newbyteorder("=")
+    unshuffled = ShuffledDocuments([documents], seed, inverse=True)
+    path, dtype = os.path.join(folder, "restored"), documents.tokens.dtype.newbyteorder("=")
     with open(path, "wb") as file:
         file.writelines(piece.astype(dtype, copy=False).data for piece in unshuffled.tokens(first, end))
     return Documents.of_bounds(path, open_items(path, dtype), starts_of(unshuffled.lengths(first, end)))
@@ -487,7 +487,7 @@ def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:
     task_inputs = np.array([number for number, _ in begins], np.int64)
     for first in range(0, num_rows := count_rows(provenance), ROWS_PER_GROUP):
         inputs, offsets, _ = read_rows(provenance, first, min(first + ROWS_PER_GROUP, num_rows))
-        order = np.lexsort((offsets, inputs))  # for documents in a random order
+        order = np.lexsort((offsets, inputs))  # the documents may be in a random order
         inputs, offsets = inputs[order], offsets[order]
         low, high = np.searchsorted(inputs, task_inputs, "left"), np.searchsorted(inputs, task_inputs, "right")
         counts += low
@@ -531,13 +531,13 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
         InputError: If an input is missing, changed, was standard input, or is at an address that was not confirmed.
     """
     files = []
-    for number, recorded in enumerate(manifest.content.inputs):
+    for number, record in enumerate(manifest.content.inputs):
         path = input_path(manifest, number, user_addresses=(prefix, *contact))
-        form: Any = recorded.format or "jsonl"
+        form: Any = record.format or "jsonl"
         [whole_file] = examine_inputs([InputPath(path=path, absolute_path=absolute(path))], input_format=form)
         file = cut_input(whole_file, shard_size=SHARD_BYTES)
-        if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
-            problem = f"it is not the input of {recorded.size_bytes} bytes that the dataset was made from"
+        if file.size_bytes != record.size_bytes or fingerprint_input(file.path) != record.fingerprint:
+            problem = f"it is not the input of {record.size_bytes} bytes that the dataset was made from"
             raise InputError(f"{path}: {problem}", hint="restore the original")
         files.append(file)
     return files

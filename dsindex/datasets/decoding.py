@@ -126,7 +126,7 @@ def load_with_options(recorded: RecordedTokenizer | None, path: str, *, is_user_
 
 
 def _candidate_paths(prefix: str, recorded: RecordedTokenizer, run: Run) -> list[str]:
-    """Return the places where a tokenizer may be, in search order."""
+    """Return the paths, or the name in the Hub, where a tokenizer may be, in search order."""
     if recorded.revision is not None:
         return [f"{recorded.name}@{recorded.revision}"]
     if "vocab_file" in (recorded.options or {}):

@@ -121,11 +121,11 @@ def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
 
 ROUNDS = 6
 MIN_HALF_BITS = 3
-"""Fewest bits of each half: with fewer, the network would not mix the numbers of few documents well."""
+"""Minimum bits of each half: with fewer, the network would not mix the numbers of few documents well."""
 GATHERED_DOCUMENTS = 1 << 16
-"""Documents whose places are looked up at once."""
+"""Documents whose positions are looked up at once."""
 PIECE_TOKENS = 1 << 22
-"""Most tokens of a piece."""
+"""Limit on the tokens of a piece."""
 
 
 def permute(numbers: NDArray[np.integer[Any]], count: int, seed: int, *, inverse: bool = False) -> NDArray[np.int64]:

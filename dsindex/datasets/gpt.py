@@ -86,8 +86,7 @@ def apply_boundaries(sample: dict[str, NDArray[Any]], options: SampleOptions) ->
     if options.reset_position_ids:
         sample["position_ids"] -= _document_starts(sequence_length, ends)
     if options.create_attention_mask:
-        hidden_after = ends.tolist() if options.reset_attention_mask else []
-        sample["attention_mask"] = _causal_mask(sequence_length, hidden_after)
+        sample["attention_mask"] = _causal_mask(sequence_length, ends.tolist() if options.reset_attention_mask else [])
 
 
 def add_document_bounds(sample: dict[str, NDArray[Any]], lengths: list[int], *, extra: int) -> None:

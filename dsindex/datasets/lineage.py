@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 MAX_MERGE_DEPTH = 16
-"""Most nested merges to follow; a longer chain can only come from a dataset that names itself as its input."""
+"""Limit on the nested merges to follow; a longer chain can only come from a dataset that names itself as its input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +230,7 @@ def describe_tokenizers(prefixes: Iterable[str]) -> str | None:
 # come only from the last inputs, which the provenance shows.
 
 MAX_SHOWN = 3
-"""Most datasets, and most inputs of each, that a note names."""
+"""Limit on the datasets, and on the inputs of each, that a note names."""
 
 
 def describe_data(validation: Mapping[str, tuple[int, int] | None]) -> Iterator[str]:
@@ -287,5 +287,4 @@ def _describe_inputs_from(prefix: str, document: int) -> str | None:
         first = int(read_rows(provenance, document, document + 1)[0][0])
     names = [os.path.basename(path) for path in inputs[first : first + MAX_SHOWN]]
     more = f", {len(inputs) - first - MAX_SHOWN:,} more" if len(inputs) - first > MAX_SHOWN else ""
-    summary = f"{len(inputs) - first:,} of {len(inputs):,} inputs ({', '.join(names)}{more})"
-    return summary if first > 0 else None
+    return f"{len(inputs) - first:,} of {len(inputs):,} inputs ({', '.join(names)}{more})" if first > 0 else None

@@ -238,15 +238,15 @@ class Options:
         """
 
     def _check_combinations(self, options: Mapping[str, Option]) -> None:
-        set_names = [name for name, option in options.items() if getattr(self, name) not in (option.default, None, ())]
-        for name in set_names:
+        used_names = [name for name, option in options.items() if getattr(self, name) not in (option.default, None, ())]
+        for name in used_names:
             for requirement in options[name].needs:
                 alternatives = [alternative for alternative in requirement.split(" or ") if alternative in options]
-                if not set(alternatives) & set(set_names):
+                if not set(alternatives) & set(used_names):
                     flags = " or ".join(flag_of(alternative, options[alternative]) for alternative in alternatives)
                     raise ValueError(f"{flag_of(name, options[name])} needs {flags}")
             for excluded in options[name].excludes:
-                if excluded in set_names:
+                if excluded in used_names:
                     flags = f"{flag_of(name, options[name])} and {flag_of(excluded, options[excluded])}"
                     raise ValueError(f"{flags} cannot be combined")
 
@@ -301,11 +301,11 @@ def _name_arguments(model: type[Options], arguments: tuple[Any, ...], values: di
     """Return arguments by field name; functions have other names for some fields."""
     options = options_of(model)
     names = {option.alias: name for name, option in options.items() if option.alias is not None}
-    by_position = [name for name, option in options.items() if not option.kw_only]
-    if len(arguments) > len(by_position):
-        raise UsageError(f"{len(arguments)} arguments have no name; at most {len(by_position)} may")
-    by_position_values = dict(zip(by_position, arguments, strict=False))
-    by_name_values = {names.get(name, name): value for name, value in values.items()}
-    if duplicates := by_position_values.keys() & by_name_values.keys():
+    positional_names = [name for name, option in options.items() if not option.kw_only]
+    if len(arguments) > len(positional_names):
+        raise UsageError(f"{len(arguments)} arguments have no name; at most {len(positional_names)} may")
+    positional_values = dict(zip(positional_names, arguments, strict=False))
+    keyword_values = {names.get(name, name): value for name, value in values.items()}
+    if duplicates := positional_values.keys() & keyword_values.keys():
         raise UsageError(f"{min(duplicates)} is given twice: by its name, and as the first argument")
-    return by_position_values | by_name_values
+    return positional_values | keyword_values

@@ -4,10 +4,10 @@ Entries of `--input` come first, in the given order, then the entries of each li
 name. No data file is opened here.
 
 A folder stands for all data files below it. Each folder's entries are sorted by name, as bytes, so `a/z.jsonl` comes
-before `b.jsonl`. Skipped are names that begin with `.` or `_` (as in Spark and Hive), files with other suffixes, links
-to folders (they may form cycles), and files that dsindex itself wrote. Links to files are followed, because the cache
-of the Hugging Face Hub consists of them. In a folder of `Dataset.save_to_disk`, only the files that its state.json
-names are read.
+before `b.jsonl`. Skipped are names that begin with `.` or `_` (as in Spark and Hive), folders that end with
+`.incomplete` (as in `datasets`), files with other suffixes, links to folders (they may form cycles), and files that
+dsindex itself wrote. Links to files are followed, because the cache of the Hugging Face Hub consists of them. In a
+folder of `Dataset.save_to_disk`, only the files that its state.json names are read.
 
 Splits and numbered parts are detected from file names, in the layouts of Hugging Face's datasets:
 
@@ -74,6 +74,15 @@ _WORD = re.compile(rf"(?<![^\W\d_])({'|'.join(sorted(_ALIASES, key=len, reverse=
 _PART = re.compile(r"(?P<stem>.*?)(?P<number>\d{1,9})-of-(?P<total>\d{1,9})(-[0-9a-f]{16})?(?P<rest>\D.*|)")
 """A numbered part; the Hub adds a hash that differs between parts."""
 _NAMED_PART = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}\b.*")
+_SKIPPED = re.compile(r"[._].*|.*\.incomplete", re.DOTALL)
+_HASH = re.compile(r"[0-9a-f]{16,}")
+"""Name of the folder of one revision in the cache of `datasets`."""
+_TABLE_LOGS = {
+    "_delta_log": ("a Delta table", "COPY (FROM delta_scan('FOLDER')) TO 'rows.parquet' in DuckDB"),
+    "metadata": ("an Iceberg table", "COPY (FROM iceberg_scan('FOLDER')) TO 'rows.parquet' in DuckDB"),
+    ".hoodie": ("a Hudi table", "with Spark"),
+}
+"""Name in a table's folder → the kind of table, and how to export its rows."""
 _SHOWN_KINDS = 5
 
 
@@ -247,8 +256,12 @@ def find_folder_files(
         for depth, name in enumerate(parts):
             names[parts[:depth]].add(name)
     revisions = [names[*place, "snapshots"] for place, entries in [*names.items()] if entries >= {"blobs", "snapshots"}]
-    if revision_names := next((snapshots for snapshots in revisions if len(snapshots) > 1), None):
-        problem = f"snapshots has {len(revision_names)} revisions ({', '.join(sorted(revision_names))})"
+    revisions += [
+        {name for name in entries if _HASH.fullmatch(name) and _INFO_FILE in names.get((*place, name), ())}
+        for place, entries in names.items()
+    ]
+    if revision_names := next((hashes for hashes in revisions if len(hashes) > 1), None):
+        problem = f"it has {len(revision_names)} revisions of a dataset ({', '.join(sorted(revision_names))})"
         raise InputError(f"{folder}: {problem}", hint="name the folder of one of them")
     _refuse_table_formats(folder, names)
     saved = {place: _read_saved_files(folder, place) for place, entries in names.items() if _STATE_FILE in entries}
@@ -300,7 +313,7 @@ def data_stem(name: str) -> str | None:
 def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved_names: set[str] | None) -> bool:
     """Tell whether to read a file, given the names in each folder, and the files that its state.json names."""
     *_, name = parts
-    if any(part.startswith((".", "_")) or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
+    if any(_SKIPPED.fullmatch(part) or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
         return False
     if data_stem(name) is None or name in _INFO_FILES or name.endswith(_OWN_SUFFIXES):
         return False
@@ -310,17 +323,15 @@ def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved_names: set[str
 
 
 def _refuse_table_formats(folder: str, names: Mapping[Parts, set[str]]) -> None:
-    """Refuse Delta and Iceberg tables: only their log says which files are current and which rows are deleted."""
+    """Refuse Delta, Iceberg and Hudi tables: only their log says which files are current and which rows are deleted."""
     for place, names_inside in names.items():
-        is_iceberg = any(name.endswith(".metadata.json") for name in names.get((*place, "metadata"), ()))
-        if "_delta_log" in names_inside or is_iceberg:
-            table = "an Iceberg table" if is_iceberg else "a Delta table"
-            raise InputError(
-                f"{join_path(folder, '/'.join(place))}: this is {table}, whose log says which of its files count",
-                hint="export the rows as Parquet, for example COPY (FROM "
-                + ("iceberg_scan" if is_iceberg else "delta_scan")
-                + "('FOLDER')) TO 'rows.parquet' in DuckDB",
-            )
+        for log in _TABLE_LOGS.keys() & names_inside:
+            is_log = log != "metadata" or any(name.endswith(".metadata.json") for name in names.get((*place, log), ()))
+            table, example = _TABLE_LOGS[log]
+            if is_log:
+                problem = f"this is {table}, whose log says which of its files count"
+                path = join_path(folder, "/".join(place))
+                raise InputError(f"{path}: {problem}", hint=f"export the rows as Parquet, for example {example}")
 
 
 class _DataFile(Struct):
@@ -447,10 +458,8 @@ def _choose_split(folder: str, splits: Mapping[Parts, str | None], split_name: s
         return [*splits]
     problem = "the folder has several splits" if split_name is None else f"no file is of the split {split_name!r}"
     shown = ", ".join(sorted(f"{name or 'no split'} ({count:,})" for name, count in counts.items()))
-    raise InputError(
-        f"{folder}: {problem}; it has {shown}",
-        hint=f"choose with --input-split NAME, or take them all with --input-split {ALL_SPLITS}",
-    )
+    hint = f"choose with --input-split NAME, or take them all with --input-split {ALL_SPLITS}"
+    raise InputError(f"{folder}: {problem}; it has {shown}", hint=hint)
 
 
 def require_all_parts(paths: Iterable[str]) -> None:

@@ -99,7 +99,9 @@ def require_supported(name: str, head: bytes, container: Container) -> None:
     kinds = [kind for offset, magic, kind in _FOREIGN_FORMATS if is_plain and head.startswith(magic, offset)]
     if kinds or _ARCHIVE.search(name):
         description = kinds[0] if kinds else "a tar archive, by its name"
-        hint = PULL_HINT if head.startswith(LFS_POINTER) else "unpack it"
+        is_document = head.startswith((b"SQLite", b"%PDF"))
+        hint = "write its texts as JSON lines" if is_document else "unpack it"
+        hint = PULL_HINT if head.startswith(LFS_POINTER) else hint
     elif is_plain and promised_container is not None:
         description = f"not {promised_container} data, as its name says: it begins with {head[:16]!r}"
         hint = "fetch it again, or rename it"

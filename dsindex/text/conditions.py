@@ -63,7 +63,7 @@ class Condition:
     operands: tuple[Condition, ...] = ()
     path: Path = ()
     constants: frozenset[tuple[Any, ...]] = frozenset()
-    """Sort keys of what the value is compared with."""
+    """Sort keys of the constants that the value is compared with."""
 
     @property
     def paths(self) -> frozenset[Path]:

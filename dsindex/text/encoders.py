@@ -101,7 +101,7 @@ class TokenBatch:
     """The tokens of D texts, one after the other."""
 
     spaced_ids: NDArray[np.uint32]
-    """Ids of each text, then one slot for an EOD, which holds any value until then. Shape [T + D]."""
+    """Ids of each text, followed by one slot for an EOD, which may hold any value. Shape [T + D]."""
     lengths: NDArray[np.int64]
     """Number of tokens of each text, shape [D]; they add up to T."""
     texts_per_record: NDArray[np.int64] | None = None
@@ -161,8 +161,7 @@ def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tu
             batches[key] = TokenBatch.of_rows(column.items, texts_per_record=column.counts)
             continue
         try:
-            batch = make_encoder(tokenizer, engine).encode(column.items)
-            batches[key] = replace(batch, texts_per_record=column.counts)
+            batches[key] = replace(make_encoder(tokenizer, engine).encode(column.items), texts_per_record=column.counts)
         except UnencodableError as error:
             reasons = _reasons_by_record(column, error.reasons) | reasons
     return encode_block(mark_bad(block, reasons), tokenizer, engine) if reasons else (block, batches)
@@ -189,7 +188,7 @@ CACHE_BYTES_PER_THREAD = 256 << 20
 """Memory growth after which gigatoken's object is rebuilt: it caches words for each thread, and never removes one.
 Its authors measured that this limit costs 3.5 % of time, and a quarter of it 20 %."""
 CACHED_PER_BYTE = 10
-"""Most bytes of cache growth per byte of text: 20 MB of random words take 190 MB."""
+"""Limit on cache growth in bytes per byte of text: 20 MB of random words take 190 MB."""
 
 
 class Encoder:
@@ -336,8 +335,7 @@ def load_gigatoken(tokenizer: Tokenizer) -> Backend:
 
     if tokenizer.library == "tiktoken":
         return _load_ranks(read_definition(tokenizer.content))
-    is_model = tokenizer.library == "sentencepiece"
-    content = convert_sentencepiece(tokenizer)[0] if is_model else tokenizer.content
+    content = convert_sentencepiece(tokenizer)[0] if tokenizer.library == "sentencepiece" else tokenizer.content
     return Backend(gigatoken.Tokenizer.from_json(content).backend)
 
 

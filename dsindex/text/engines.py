@@ -52,9 +52,6 @@ EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
 """Values of the engine option; `tokenizers` names the reference of a tokenizer.json."""
 
 
-_HINT = "use --engine reference"
-
-
 def choose_engine(tokenizer: Tokenizer, choice: EngineChoice, *, add_special_tokens: bool) -> Engine:
     """Choose the engine for a tokenizer.
 
@@ -70,8 +67,7 @@ def choose_engine(tokenizer: Tokenizer, choice: EngineChoice, *, add_special_tok
     if choice not in get_args(EngineChoice):
         raise ValueError(f"the engine is {choice!r}, not one of {', '.join(get_args(EngineChoice))}")
     if choice == "tokenizers" != library:
-        problem = f"--engine tokenizers needs a tokenizer.json, and this is a tokenizer of {library}"
-        raise TokenizerError(f"{tokenizer.name}: {problem}", hint=_HINT)
+        raise _refusal(tokenizer, f"--engine tokenizers needs a tokenizer.json, and this is a tokenizer of {library}")
     version = importlib.metadata.version(library)
     reference = Engine(reference=library, reference_version=version, add_special_tokens=add_special_tokens)
     if choice in {"reference", "tokenizers"}:
@@ -82,8 +78,7 @@ def choose_engine(tokenizer: Tokenizer, choice: EngineChoice, *, add_special_tok
         message = str(error.__cause__).partition("Location:")[0].strip()
         reason = str(error) if isinstance(error, Unsuitable) else f"gigatoken says: {message}"
         if choice == "gigatoken":
-            problem = f"gigatoken cannot encode for this tokenizer: {reason}"
-            raise TokenizerError(f"{tokenizer.name}: {problem}", hint=_HINT) from error
+            raise _refusal(tokenizer, f"gigatoken cannot encode for this tokenizer: {reason}") from error
         return replace(reference, reason=reason)
 
 
@@ -138,8 +133,11 @@ def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
 def difference_error(tokenizer: Tokenizer, engine: Engine, text: str) -> TokenizerError:
     """Return the error about a text that an engine encodes differently from the reference."""
     text_excerpt = repr(text) if len(text) <= 120 else f"{text[:60]!r} … {text[-60:]!r}"
-    problem = f"{engine.name} and {engine.reference} return different tokens for {text_excerpt}"
-    return TokenizerError(f"{tokenizer.name}: {problem}", hint=_HINT)
+    return _refusal(tokenizer, f"{engine.name} and {engine.reference} return different tokens for {text_excerpt}")
+
+
+def _refusal(tokenizer: Tokenizer, problem: str) -> TokenizerError:
+    return TokenizerError(f"{tokenizer.name}: {problem}", hint="use --engine reference")
 
 
 def _find_difference(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> str | None:
@@ -433,7 +431,7 @@ def _can_overlap(first: str, second: str) -> bool:
 # Texts that both engines must encode alike before gigatoken is used; they exercise every option of tokenizers.
 
 PROBED_ADDED_TOKENS = 64
-"""Most added tokens to probe, so that probing takes at most 0.1 s."""
+"""Limit on the added tokens to probe, so that probing takes at most 0.1 s."""
 
 FIXED_PROBES = (
     "", " ", "  ", "\n", "\r\n", "\t \t", "\0", "a\0b", "\u00a0x\u2003y\u3000z", " leading", "trailing ", "a" * 300,

@@ -72,8 +72,9 @@ _PARQUET = (b"PAR1", b"PARE")
 """Magic bytes of Parquet, plain and encrypted. An encrypted file is refused when it is opened, with the reason."""
 _OTHER_SUFFIXES = {
     ".txt": "choose --input-format lines (each line is a document) or --input-format document (each file is one)",
-    **dict.fromkeys((".csv", ".tsv"), "write it as Parquet"),
-    **dict.fromkeys((".parquet", ".arrow", ".feather"), "unpack it, or fetch it again"),
+    **dict.fromkeys((".csv", ".tsv", ".orc", ".avro", ".npy", ".pkl", ".h5", ".tfrecord"), "write it as Parquet"),
+    **dict.fromkeys((".warc", ".wet", ".wat", ".xml", ".html"), "write its texts as JSON lines"),
+    **dict.fromkeys((".parquet", ".arrow", ".feather", ".br", ".lzo", ".z"), "unpack it, or fetch it again"),
 }
 """Suffix of a file that is neither JSON lines nor a table → hint."""
 

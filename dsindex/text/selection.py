@@ -55,7 +55,7 @@ class TextKey:
     name: str
     """Name of the column and of the output; a jq program without a name is its own name."""
     path: Path | None = None
-    """The keys that lead to the value, which for an exact name is the name alone; None for a jq program."""
+    """The keys that lead to the value: for an exact name, only the name; None for a jq program."""
     program: str | None = None
     """The jq program; None for a name or a path."""
     other_names: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Selection:
     where: str | None = None
     """A jq program; a record is excluded if all results are null or false."""
     condition: Condition | None = None
-    """The same as a plain condition; None if jq has to run on every record."""
+    """`where` as a plain condition; None if there is no condition, or if only jq can evaluate it."""
     join: str | None = None
     """The separator that joins the texts of all keys; None to keep them apart."""
     vocabulary_size: int | None = None
@@ -291,8 +291,7 @@ def open_pattern(pattern: str) -> Selection:
     >>> open_pattern('.["raw text"]').names, open_pattern(".a + .b").names
     (('raw text',), ('.a + .b',))
     """
-    is_key = pattern.lstrip().startswith(".")
-    key = parse_key(pattern.strip()) if is_key else TextKey(name=pattern, program=pattern)
+    key = parse_key(pattern.strip()) if pattern.lstrip().startswith(".") else TextKey(name=pattern, program=pattern)
     return _check_programs(Selection(keys=(key,), takes_lists=False))
 
 

@@ -170,8 +170,7 @@ def encode_row(row: dict[str, Any], *, keeps_bytes: bool = False) -> bytes:
     """
 
     def decode_bytes(value: bytes) -> str | None:
-        is_text = keeps_bytes or isinstance(value, InvalidText)
-        return value.decode("utf-8", "surrogateescape") if is_text else None
+        return value.decode("utf-8", "surrogateescape") if keeps_bytes or isinstance(value, InvalidText) else None
 
     text = json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=decode_bytes)
     return text.encode("utf-8", "surrogateescape")
@@ -275,7 +274,7 @@ def _measure_groups(parquet_file: pq.ParquetFile, names: Sequence[str] | None) -
 
 
 def _holds_texts_or_ids(kind: pa.DataType) -> bool:
-    """Whether a column holds strings, or lists of strings, of ids or of lists of ids."""
+    """Whether a column holds strings, lists of strings, lists of ids, or lists of lists of ids."""
     value_type = kind.value_type if is_list(kind) else kind
     value_type = value_type.value_type if pa.types.is_dictionary(value_type) else value_type
     if any(name in str(value_type) for name in ("string", "binary", "null")) and not pa.types.is_nested(value_type):

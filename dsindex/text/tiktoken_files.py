@@ -146,7 +146,7 @@ _ENCODINGS: dict[str, tuple[str, dict[str, int]]] = {
 _LLAMA3 = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"}
 _LLAMA31 = {4: "finetune_right_pad_id", 5: "step_id", 8: "eom_id", 10: "python_tag", 11: "image"}
 _LLAMA_NAMES = {"llama3": _LLAMA3, "llama3.1": _LLAMA3 | _LLAMA31}
-"""The names among 256 special tokens, which follow the ranks; the others are reserved."""
+"""Names of some of the 256 special tokens, whose ids follow the ranks; all other special tokens are reserved."""
 _FAMILIES = (*_ENCODINGS, *_LLAMA_NAMES)
 
 

@@ -512,7 +512,7 @@ _LONGEST_ADDED_TOKEN = 4096
 
 
 def _find_growth(document: _Document) -> str | None:
-    """Return why a tokenizer.json may take far more memory than its size and the text's; None if it cannot."""
+    """Return why a tokenizer.json may need memory out of proportion to its size and the text's; None if it does not."""
     for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         steps = flat_steps(getattr(document, part))
         growth = math.prod(map(_growth, steps))

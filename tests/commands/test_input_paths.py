@@ -129,6 +129,7 @@ def test_empty_file_beside_others_is_noted(cli):
 @pytest.mark.parametrize(("log", "message"), [
     ("sub/_delta_log/00000000000000000000.json", "in/sub: this is a Delta table"),
     ("sub/metadata/v1.metadata.json", "in/sub: this is an Iceberg table"),
+    ("sub/.hoodie/hoodie.properties", "in/sub: this is a Hudi table"),
 ])  # fmt: skip
 def test_table_with_a_log_is_refused(log, message):
     write("in/a.jsonl", "in/sub/data/a.parquet", f"in/{log}")
@@ -251,8 +252,14 @@ def test_cache_of_the_hub_is_taken_by_its_snapshot():
     Path("hub/snapshots/rev1/data").mkdir(parents=True)
     Path("hub/snapshots/rev1/data/train-00000-of-00001.parquet").symlink_to("../../../blobs/0a1b")
     assert paths_of("hub") == ["hub/snapshots/rev1/data/train-00000-of-00001.parquet"]
+    first, second = "a" * 40, "b" * 40
+    for name in (f"{first}/x.arrow", f"{first}/dataset_info.json", f"{first}.incomplete/x.arrow"):
+        write(f"cache/{name}")
+    assert paths_of("cache") == [f"cache/{first}/x.arrow"]
+    write(f"cache/{second}/dataset_info.json")
+    assert refusal("cache").startswith(f"cache: it has 2 revisions of a dataset ({first}, {second})")
     write("hub/snapshots/rev2/README.md")
-    assert refusal("hub").startswith("hub: snapshots has 2 revisions (rev1, rev2)\nhint: name the folder")
+    assert refusal("hub").startswith("hub: it has 2 revisions of a dataset (rev1, rev2)\nhint: name the folder")
 
 
 @pytest.mark.parametrize("content", [

@@ -96,8 +96,8 @@ def test_batch_holds_the_items_in_the_order_asked_for(make, tmp_path):
 
 def test_tensors_without_torch_are_refused_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    said = r"torch=True needs torch, .*\nhint: pip install '.*\[torch\]'"
-    with pytest.raises(datasets.MissingPackageError, match=said) as raised:
+    message = r"torch=True needs torch, .*\nhint: pip install '.*\[torch\]'"
+    with pytest.raises(datasets.MissingPackageError, match=message) as raised:
         make_indexed(tmp_path, torch=True)
     assert isinstance(raised.value, DsindexError)
     assert isinstance(raised.value, ImportError)
@@ -110,7 +110,7 @@ def test_tensors_hold_what_arrays_hold(make, tmp_path):
     for dataset in (tensors, pickle.loads(pickle.dumps(tensors))):  # noqa: S301
         for number in range(len(arrays)):
             assert as_lists(dataset[number]) == as_lists(arrays[number])
-            found = dataset[number]
-            values = found.values() if isinstance(found, dict) else [found]
+            tensors = dataset[number]
+            values = tensors.values() if isinstance(tensors, dict) else [tensors]
             assert all(isinstance(value, torch.Tensor | np.integer) for value in values)
             assert all(value.dtype != torch.int32 for value in values if isinstance(value, torch.Tensor))

@@ -10,8 +10,8 @@ CACHES = golden_caches("BlendedDataset")
 
 
 def open_golden(cache):
-    given = {"prefixes": cache.prefixes(), "add_extra_token": cache.add_extra_token}
-    return BlendedDataset.open_cache(cache.description_path, **given)
+    arguments = {"prefixes": cache.prefixes(), "add_extra_token": cache.add_extra_token}
+    return BlendedDataset.open_cache(cache.description_path, **arguments)
 
 
 @pytest.mark.parametrize("cache", CACHES, ids=str)

@@ -39,15 +39,15 @@ def test_reader_gathers_the_documents_of_all_datasets(tmp_path, monkeypatch):
     monkeypatch.setattr("dsindex.datasets.documents.PIECE_TOKENS", 10)
     rng = np.random.default_rng(3)
     lengths = [rng.integers(1, 25, rng.integers(0, 3)).tolist() for _ in range(60)]
-    documents = [[rng.integers(1, 99, length).tolist() for length in own] for own in lengths]
+    documents = [[rng.integers(1, 99, length).tolist() for length in part] for part in lengths]
     parts = []
-    for number, own in enumerate((documents[:0], documents[:20], documents[20:21], documents[21:])):
-        write_dataset(tmp_path / str(number), own)
+    for number, part in enumerate((documents[:0], documents[:20], documents[20:21], documents[21:])):
+        write_dataset(tmp_path / str(number), part)
         parts.append(documents_of(IndexedDataset(tmp_path / str(number))))
     shuffled = ShuffledDocuments(parts, seed=5)
-    wanted = [[*chain.from_iterable(documents[number])] for number in permute(np.arange(60), 60, seed=5)]
-    assert shuffled.lengths(0, shuffled.num_documents).tolist() == list(map(len, wanted))
+    token_lists = [[*chain.from_iterable(documents[number])] for number in permute(np.arange(60), 60, seed=5)]
+    assert shuffled.lengths(0, shuffled.num_documents).tolist() == list(map(len, token_lists))
     for begin, end in [(0, 60), (0, 0), (13, 37), (59, 60)]:
         pieces = list(shuffled.tokens(begin, end))
         assert all(len(piece) <= 10 for piece in pieces)
-        assert [token for piece in pieces for token in piece.tolist()] == [*chain.from_iterable(wanted[begin:end])]
+        assert [token for piece in pieces for token in piece.tolist()] == [*chain.from_iterable(token_lists[begin:end])]

@@ -35,8 +35,8 @@ CACHES = golden_caches("GPTDataset")
 
 
 def open_golden(cache, **options):
-    given = {"prefix": cache.prefixes()[0], "add_extra_token": cache.add_extra_token}
-    return GPTDataset.open_cache(cache.description_path, **given, options=SampleOptions(**options))
+    arguments = {"prefix": cache.prefixes()[0], "add_extra_token": cache.add_extra_token}
+    return GPTDataset.open_cache(cache.description_path, **arguments, options=SampleOptions(**options))
 
 
 def reference_samples(dataset, *, pad):

@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     write_pbin(folder / "d.pbin", [document[0] for document in documents])
     conversations = [[[number] * length] for number, length in enumerate((30, 20, 40, 10))]
     write_dataset(folder / "chat_text_document", conversations)
-    write_dataset(folder / "chat_loss_mask", [[[1] * len(each[0])] for each in conversations], dtype=np.uint8)
+    write_dataset(folder / "chat_loss_mask", [[[1] * len(lengths[0])] for lengths in conversations], dtype=np.uint8)
     write_dataset(folder / "chat_packing_64", [[[0, 1, 3]], [[2]]], dtype=np.int32)
     return folder
 
@@ -55,8 +55,8 @@ def test_items_are_those_on_disk(folder, name, options):
     numbers = [1, 0, 1, -1]
     assert list(map(as_lists, remote.__getitems__(numbers))) == list(map(as_lists, plain.__getitems__(numbers)))
     if name == "d":
-        for found, expected in [(remote[2:6], plain[2:6]), (remote.take([9, 2, 2, -3]), plain.take([9, 2, 2, -3]))]:
-            assert all(map(np.array_equal, found, expected))
+        for arrays, expected in [(remote[2:6], plain[2:6]), (remote.take([9, 2, 2, -3]), plain.take([9, 2, 2, -3]))]:
+            assert all(map(np.array_equal, arrays, expected))
         assert np.array_equal(remote.get(9, 100, 50), plain.get(9, 100, 50))
 
 
@@ -67,5 +67,5 @@ def test_sample_is_that_on_disk():
     plain = GPTDataset.open_cache(CACHE.description_path, prefix=prefix, **options)
     remote = GPTDataset.open_cache(CACHE.description_path, prefix=f"s3://golden/{os.path.basename(prefix)}", **options)
     assert np.array_equal(remote.tokens(1), plain.tokens(1))
-    places = [[(part.sequence, part.offset) for part in each.parts(1)] for each in (remote, plain)]
+    places = [[(part.sequence, part.offset) for part in dataset.parts(1)] for dataset in (remote, plain)]
     assert places[0] == places[1]

@@ -97,8 +97,8 @@ def test_packed_dataset_reads_the_plan_that_is_there(tmp_path):
     dataset = PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
     assert [dataset.plan.block(number).tolist() for number in range(3)] == [[0, 3], [2], [1]]
     assert dataset.plan.fill == pytest.approx(16 / 24)
-    made = PackedInstructionDataset(prefix, sequence_length=9, pad_id=0).plan
-    assert made.conversations.tolist() == lay_out_blocks([4] * 4, sequence_length=9).conversations.tolist()
+    plan = PackedInstructionDataset(prefix, sequence_length=9, pad_id=0).plan
+    assert plan.conversations.tolist() == lay_out_blocks([4] * 4, sequence_length=9).conversations.tolist()
 
 
 @pytest.mark.parametrize("blocks", [

@@ -100,8 +100,8 @@ def draw(folder, kind, rng):
     else:
         files = {"tokenizer.json": rng.choice(DOCUMENTS)}
         for name, values in SIDE_FILES.items() if kind != "tokenizer.json" else []:
-            kept = {key: value for key, value in values.items() if rng.random() < 0.5 or name == kind}
-            files[name] = json.dumps(kept).encode()
+            drawn_values = {key: value for key, value in values.items() if rng.random() < 0.5 or name == kind}
+            files[name] = json.dumps(drawn_values).encode()
         files[kind] = changed(files[kind], rng)
     for name, content in files.items():
         (folder / name).write_bytes(content)

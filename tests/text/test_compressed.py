@@ -50,19 +50,22 @@ def test_a_file_is_told_by_its_content_not_its_name(tmp_path):
             assert detect_form(file, shown_as="text.jsonl").container == container
 
 
-@pytest.mark.parametrize(("name", "content", "said"), [
+@pytest.mark.parametrize(("name", "content", "message"), [
     ("x.jsonl.gz", TEXT, r"this is not gzip data, as its name says: it begins with b'\{"),
     ("x.jsonl", b"PK\x03\x04rest", "this is a zip archive\nhint: unpack it"),
     ("x.jsonl", b"\x04\x22\x4d\x18rest", "this is lz4 data"),
+    ("x.jsonl", b"%PDF-1.7", "this is a PDF\nhint: write its texts as JSON lines"),
+    ("x.warc.wet.gz", gzip.compress(b"WARC"), "x.warc.wet.gz: not .*\nhint: write its texts as JSON lines"),
+    ("x.orc", b"ORC", "x.orc: not JSON lines, Parquet or Arrow\nhint: write it as Parquet"),
     ("x.jsonl.gz", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n", "this is a Git LFS pointer"),
     ("x.tar.gz", gzip.compress(b"", mtime=0), "this is a tar archive, by its name"),
     ("x.jsonl", "{}".encode("utf-32-be"), "this is text in UTF-32"),
     ("x.tar", bytes(257) + b"ustar\x00" + bytes(300), "this is a tar archive"),
 ])  # fmt: skip
-def test_other_content_is_refused_by_its_kind(tmp_path, name, content, said):
+def test_other_content_is_refused_by_its_kind(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)
-    with open_readable(str(path)) as file, pytest.raises(InputError, match=said):
+    with open_readable(str(path)) as file, pytest.raises(InputError, match=message):
         detect_form(file, shown_as=name)
 
 
@@ -70,13 +73,13 @@ def test_other_content_is_refused_by_its_kind(tmp_path, name, content, said):
 def test_a_file_that_is_cut_off_or_damaged_is_refused_with_its_member(tmp_path, name):
     content = COMPRESSORS[name](TEXT)
     path, container = write(tmp_path, name, content)
-    said = rf"the {container} \w+ that begins at byte \d+ "
+    message = rf"the {container} \w+ that begins at byte \d+ "
     for size in (20, 40):
         Path(path).write_bytes(content[:size])
-        with pytest.raises(InputError, match=f"{said}is cut off"):
+        with pytest.raises(InputError, match=f"{message}is cut off"):
             decode(path, container)
     Path(path).write_bytes(content[:30] + bytes([content[30] ^ 0x55]) + content[31:])
-    with pytest.raises(InputError, match=f"{said}is "):
+    with pytest.raises(InputError, match=f"{message}is "):
         decode(path, container)
 
 

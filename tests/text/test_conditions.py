@@ -139,9 +139,9 @@ def test_values_of_folders_are_compared(tmp_path):
         selection = open_selection(["text"], where=where)
         table = table_part(folder / "a.parquet", "parquet")
         for part, num_kept in ((part_of(folder / "a.jsonl"), lines), (table, rows)):
-            found = outcome(read_part(part, selection))
-            assert found == outcome(read_part(part, replace(selection, condition=None)))
-            assert len(found[0]) == num_kept
+            values = outcome(read_part(part, selection))
+            assert values == outcome(read_part(part, replace(selection, condition=None)))
+            assert len(values[0]) == num_kept
 
 
 @pytest.mark.parametrize("where", [

@@ -82,8 +82,8 @@ SUITABLE = {
 def test_engines_give_the_references_ids(content, engine, special):
     encoder = encoder_of(content, engine, special=special)
     assert encoder.engine.name == ("gigatoken" if engine == "auto" else engine)
-    found, wanted = encoded(encoder, TEXTS), expected(content, TEXTS, special=special)
-    assert [text for text, *own in zip(TEXTS, found, wanted, strict=True) if own[0] != own[1]] == []
+    ids, reference_ids = encoded(encoder, TEXTS), expected(content, TEXTS, special=special)
+    assert [text for text, *rows in zip(TEXTS, ids, reference_ids, strict=True) if rows[0] != rows[1]] == []
 
 
 UNSUITABLE = {
@@ -160,7 +160,7 @@ def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch)
     monkeypatch.setattr(encoders, "CACHE_BYTES_PER_THREAD", 1 << 18)
     tokenizer = trained.as_tokenizer(SUITABLE[name])
     encoder = make_encoder(tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True))
-    wanted = expected(SUITABLE[name], TEXTS)
+    reference_ids = expected(SUITABLE[name], TEXTS)
     wrong = []
     began = threading.Barrier(6)
 
@@ -169,7 +169,7 @@ def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch)
         for step in range(30):
             first = (thread * 211 + step * 37) % len(TEXTS)
             last = min(len(TEXTS), first + (5, 60, 400)[step % 3])
-            if encoded(encoder, TEXTS[first:last]) != wanted[first:last]:
+            if encoded(encoder, TEXTS[first:last]) != reference_ids[first:last]:
                 wrong.append(first)
 
     with ThreadPoolExecutor(6) as pool:
@@ -225,9 +225,9 @@ def test_batches_with_both_kinds_of_text_keep_their_order(content, monkeypatch):
     rng = random.Random(7)
     pieces = [*trained.PIECES, "'s", " Wheel", "\u088f", "\ua7ce", "\U000323b0"]
     texts = ["", *("".join(rng.choices(pieces, k=rng.randint(0, 12))) for _ in range(300)), "\u088f's", ""]
-    wanted = expected(content, texts)
+    reference_ids = expected(content, texts)
     for begin, end in [(0, 303), (0, 1), (3, 3), (7, 150), (301, 303)]:
-        assert encoded(encoder_of(content, "gigatoken"), texts[begin:end]) == wanted[begin:end]
+        assert encoded(encoder_of(content, "gigatoken"), texts[begin:end]) == reference_ids[begin:end]
 
 
 def test_plain_texts_never_load_the_reference(monkeypatch):
@@ -287,6 +287,6 @@ def test_texts_with_a_member_are_found(ranges):
     pieces = [*PLAIN * 180, *map(chr, EDGES)]
     texts = ["".join(rng.choices(pieces, k=rng.randint(0, 60))) for _ in range(800)]
     points = {point for first, last in ranges for point in range(first, last + 1)}
-    wanted = [number for number, text in enumerate(texts) if points.intersection(map(ord, text))]
-    assert 0 < len(wanted) < len(texts)
-    assert find_texts(texts, list(map(str.encode, texts)), tuple(ranges)) == wanted
+    numbers = [number for number, text in enumerate(texts) if points.intersection(map(ord, text))]
+    assert 0 < len(numbers) < len(texts)
+    assert find_texts(texts, list(map(str.encode, texts)), tuple(ranges)) == numbers

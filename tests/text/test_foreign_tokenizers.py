@@ -46,8 +46,8 @@ def encoded(tokenizer, texts, name="gigatoken"):
     assert engine.name == name, engine.reason
     encoder = make_encoder(tokenizer, engine)
     parts = [encoder.encode(texts[begin : begin + 20]) for begin in range(0, len(texts), 20)]
-    rows = [own.tolist() for own in encoder.encode(texts).split()]
-    assert rows == [own.tolist() for part in parts for own in part.split()]
+    rows = [ids.tolist() for ids in encoder.encode(texts).split()]
+    assert rows == [ids.tolist() for part in parts for ids in part.split()]
     assert max(part.spaced_ids.max() for part in parts) < tokenizer.vocabulary_size
     return rows
 
@@ -121,9 +121,9 @@ def test_ranks_of_megatron_are_read_as_its_class_does(tmp_path, name):
     tokenizer = load_tokenizer(str(path), options=replace(MEGATRON, vocab_size=520, tiktoken_pattern=name))
     names = ["<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>", *(f"<SPECIAL_{n}>" for n in range(7, 20))]
     special = {token: number for number, token in enumerate(names)}
-    kept = {token: rank + 20 for token, rank in ranks().items() if rank < 500}
-    own = {"pat_str": MEGATRON_PATTERNS[name], "mergeable_ranks": kept, "special_tokens": special}
-    library = tiktoken.Encoding(name="x", explicit_n_vocab=520, **own)
+    kept_ranks = {token: rank + 20 for token, rank in ranks().items() if rank < 500}
+    options = {"pat_str": MEGATRON_PATTERNS[name], "mergeable_ranks": kept_ranks, "special_tokens": special}
+    library = tiktoken.Encoding(name="x", explicit_n_vocab=520, **options)
     assert (tokenizer.vocabulary_size, tokenizer.eod_id, tokenizer.special_tokens) == (520, 2, tuple(names))
     texts = [*TEXTS, *names]
     engine = "gigatoken" if name == "v2" else "tiktoken"
@@ -171,9 +171,9 @@ def test_two_files_are_the_tokenizer_of_gpt2(tmp_path, newline):
     assert (tokenizer.name, tokenizer.vocabulary_size, tokenizer.eod_id) == ("gpt2-vocab.json", 50257, 50256)
     assert choose_engine(tokenizer, "auto", add_special_tokens=True).name == "gigatoken"
     texts = [*TEXTS, "a<|endoftext|>b"]
-    both = [shared_tokenizer(each) for each in (tokenizer, load_tokenizer(str(TOKENIZERS["gpt2"])))]
-    found, wanted = ([encoding.ids for encoding in each.encode_batch(texts)] for each in both)
-    assert found == wanted
+    both = [shared_tokenizer(loaded) for loaded in (tokenizer, load_tokenizer(str(TOKENIZERS["gpt2"])))]
+    rows, gpt2_rows = ([encoding.ids for encoding in loaded.encode_batch(texts)] for loaded in both)
+    assert rows == gpt2_rows
 
 
 @pytest.mark.parametrize(("vocabulary", "merges", "message"), [
@@ -190,21 +190,21 @@ def test_other_files_are_refused(tmp_path, vocabulary, merges, message):
 def metaspace(prepend):
     """A tokenizer.json in the shape of Llama's, with or without a space before every text."""
     pieces = ["<unk>", "<s>", "</s>", "\u2581", "a", "t", "e", "x"]
-    made = tokenizers.Tokenizer(models.BPE({piece: n for n, piece in enumerate(pieces)}, [], unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend, split=False)
-    return made.to_str().encode()
+    tokenizer = tokenizers.Tokenizer(models.BPE({piece: n for n, piece in enumerate(pieces)}, [], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend, split=False)
+    return tokenizer.to_str().encode()
 
 
-@pytest.mark.parametrize(("content", "config", "wanted"), [
+@pytest.mark.parametrize(("content", "config", "space"), [
     (metaspace("never"), {"tokenizer_class": "LlamaTokenizerFast"}, "adds a space"),
     (metaspace("always"), {"tokenizer_class": "LlamaTokenizer"}, None),
     (metaspace("always"), {"tokenizer_class": "GemmaTokenizer", "add_prefix_space": True}, "adds no space"),
     (trained.byte_level(), {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}, "adds a space"),
     (trained.byte_level(), {"tokenizer_class": "LlamaTokenizer"}, None),
 ])  # fmt: skip
-def test_class_that_changes_texts_is_told(tmp_path, content, config, wanted):
+def test_class_that_changes_texts_is_told(tmp_path, content, config, space):
     """The cases are those that were tried with transformers 5.23."""
     (tmp_path / "tokenizer.json").write_bytes(content)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     note = load_tokenizer(str(tmp_path)).note
-    assert note is None if wanted is None else f"with which transformers {wanted}" in note
+    assert note is None if space is None else f"with which transformers {space}" in note

@@ -89,10 +89,10 @@ def test_filter_of_a_mask_has_to_be_jq_by_itself(pattern):
 
 @pytest.mark.parametrize("pattern", ["select(.x)", ".a.b | .c", ".a[0] | .b", *WHOLE_LISTS])
 def test_mask_pattern_has_one_field_and_a_filter_of_each_message(pattern):
-    said = "it does not begin with the name of one field"
+    message = "it does not begin with the name of one field"
     if pattern in WHOLE_LISTS:
-        said = r"(?s)is for a whole list, .* as in `\.conversations \| select\(\.from"
-    with pytest.raises(InputError, match=said):
+        message = r"(?s)is for a whole list, .* as in `\.conversations \| select\(\.from"
+    with pytest.raises(InputError, match=message):
         parse_mask_pattern(pattern)
 
 
@@ -118,7 +118,7 @@ def test_pattern_that_runs_away_is_ended_and_names_the_record(pattern, monkeypat
     limits = r"needs more than (0\.3 seconds|1 GiB of memory) for the record"
     with pytest.raises(InputError, match=limits + " '{\"n\": 7}'"):
         patterns.read_lines([b'{"n": 0}', b'{"n": -1}', b'{"n": 7}', b'{"n": 8}'])
-    assert [answer.value("x") for answer in patterns.read_lines([b'{"n": 0}', b'{"n": -1}'])] == [0, -1]
+    assert [answers.value("x") for answers in patterns.read_lines([b'{"n": 0}', b'{"n": -1}'])] == [0, -1]
 
 
 def test_a_limit_of_the_shell_on_memory_is_not_taken_for_a_runaway_program():
@@ -132,7 +132,7 @@ def test_threads_and_forks_have_processes_of_their_own():
     lines = [b'{"n": %d}' % number for number in range(100)]
 
     def numbers(_):
-        return [answer.value("x") for answer in patterns.read_lines(lines)]
+        return [answers.value("x") for answers in patterns.read_lines(lines)]
 
     with ThreadPoolExecutor(4) as threads, multiprocessing.get_context("fork").Pool(2) as processes:
         expected = [list(range(100))] * 20
@@ -142,4 +142,4 @@ def test_threads_and_forks_have_processes_of_their_own():
 
 
 def _read_numbers(lines):
-    return [answer.value("x") for answer in Patterns({"x": ".n"}).read_lines(lines)]
+    return [answers.value("x") for answers in Patterns({"x": ".n"}).read_lines(lines)]

@@ -44,14 +44,14 @@ def test_lay_out_documents_equals_reference(documents, eod, fast, lists):
     per_record = np.array([len(texts) for texts in documents], np.int64) if lists else None
     batch = batch_of([text for texts in documents for text in texts], per_record)
     rule = "eod" if fast else "keep"
-    got = lay_out_documents(batch, dtype=np.dtype("<u2"), eod_id=eod, layout=rule, vocabulary_size=1 << 16)
+    laid_out = lay_out_documents(batch, dtype=np.dtype("<u2"), eod_id=eod, layout=rule, vocabulary_size=1 << 16)
     tokens, lengths, per_document = reference(documents, eod, fast=fast)
-    assert got.num_empty == sum(not any(texts) for texts in documents)
-    assert got.tokens.tolist() == tokens
-    assert got.sequence_lengths.tolist() == lengths
-    assert got.sequences_per_document.tolist() == per_document
+    assert laid_out.num_empty == sum(not any(texts) for texts in documents)
+    assert laid_out.tokens.tolist() == tokens
+    assert laid_out.sequence_lengths.tolist() == lengths
+    assert laid_out.sequences_per_document.tolist() == per_document
     if eod is not None:
-        assert got.eod_in_text == sum(token == eod for texts in documents for text in texts for token in text)
+        assert laid_out.eod_in_text == sum(token == eod for texts in documents for text in texts for token in text)
 
 
 def test_lay_out_documents_never_wraps_a_token():
@@ -71,10 +71,10 @@ def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out)
 @given(st.lists(st.lists(st.sampled_from([0, 1, EOD, 60_000]), max_size=4), max_size=12), st.sampled_from([None, EOD]))
 def test_lay_out_pbin_documents_drops_empty_texts_and_never_repeats_eod(texts, eod):
     batch = batch_of(texts)
-    got = lay_out_documents(batch, dtype=np.dtype("<u2"), eod_id=eod, layout="pbin", vocabulary_size=1 << 16)
-    kept = [text for text in texts if text]
-    wanted = [text if eod is None or text[-1] == eod else [*text, eod] for text in kept]
-    assert got.tokens.tolist() == [token for text in wanted for token in text]
-    assert got.sequence_lengths.tolist() == list(map(len, wanted))
-    assert got.is_document.tolist() == list(map(bool, texts))
-    assert got.eod_in_text == (0 if eod is None else sum(text.count(eod) for text in kept))
+    laid_out = lay_out_documents(batch, dtype=np.dtype("<u2"), eod_id=eod, layout="pbin", vocabulary_size=1 << 16)
+    nonempty_texts = [text for text in texts if text]
+    rows = [text if eod is None or text[-1] == eod else [*text, eod] for text in nonempty_texts]
+    assert laid_out.tokens.tolist() == [token for text in rows for token in text]
+    assert laid_out.sequence_lengths.tolist() == list(map(len, rows))
+    assert laid_out.is_document.tolist() == list(map(bool, texts))
+    assert laid_out.eod_in_text == (0 if eod is None else sum(text.count(eod) for text in nonempty_texts))

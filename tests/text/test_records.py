@@ -35,8 +35,8 @@ def test_any_ranges_and_blocks_equal_json_loads(tmp_path_factory, content, data)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=5)))
     block_bytes = data.draw(st.sampled_from([1, 2, 7, 64, 300, 1 << 20]))
     limit = data.draw(st.just(1 << 30) | st.integers(1, 60))
-    found = read_ranges(path, [0, *cuts, len(content)], block_bytes=block_bytes, max_record_bytes=limit)
-    assert found == reference(content, limit=limit)
+    reading = read_ranges(path, [0, *cuts, len(content)], block_bytes=block_bytes, max_record_bytes=limit)
+    assert reading == reference(content, limit=limit)
 
 
 CHANGES = {
@@ -114,13 +114,13 @@ def test_other_names_are_read_by_blocks_as_by_lines(records):
     def first(record, *names):
         return next((record[name] for name in names if record.get(name) is not None), None)
 
-    found = {line: values for _, line, values in read.records}
+    values_by_line = {line: values for _, line, values in read.records}
     for number, record in enumerate(records):
-        wanted = [first(record, "text", "content"), first(record, "content", "n")]
-        is_good = all(type(value) in (str, list) and "\ud800" not in value for value in wanted)
-        expected = [[value] if isinstance(value, str) else value for value in wanted] if is_good else None
-        assert found.get(number) == expected
-    assert len(read.bad) == len(records) - len(found)
+        expected_values = [first(record, "text", "content"), first(record, "content", "n")]
+        is_good = all(type(value) in (str, list) and "\ud800" not in value for value in expected_values)
+        expected = [[value] if isinstance(value, str) else value for value in expected_values] if is_good else None
+        assert values_by_line.get(number) == expected
+    assert len(read.bad) == len(records) - len(values_by_line)
 
 
 @pytest.mark.parametrize("depth", [MAX_PATH_KEYS + 1, 5000])
@@ -162,6 +162,6 @@ BAD_IDS = {
 @pytest.mark.parametrize(("value", "reason"), BAD_IDS.items(), ids=BAD_IDS)
 def test_what_is_no_id_is_a_bad_record_with_its_place(value, reason):
     for lines in ([value], ["[1]", value, "[2]"], ["[[1]]", value]):
-        read = parse(b"\n".join(b'{"x": 1, "ids": %s}' % each.encode() for each in lines), ID_SELECTION)
+        read = parse(b"\n".join(b'{"x": 1, "ids": %s}' % line.encode() for line in lines), ID_SELECTION)
         assert [bad.reason for bad in read.bad_records] == [NO_IDS.format(reason)]
         assert len(read.offsets) == len(lines) - 1

@@ -16,7 +16,7 @@ def digest(value):
     hashes = [xxhash.xxh3_64_intdigest(text.encode(), seed=HASH_SEED) for text in texts]
     if len(hashes) == 1:
         return hashes[0]
-    return xxhash.xxh3_64_intdigest(b"".join(each.to_bytes(8, "little") for each in hashes), seed=HASH_SEED)
+    return xxhash.xxh3_64_intdigest(b"".join(text_hash.to_bytes(8, "little") for text_hash in hashes), seed=HASH_SEED)
 
 
 def read(folder, records, *, keys=("text",)):

@@ -23,8 +23,8 @@ def test_names_paths_and_programs_are_read_from_one_line():
 
 def test_condition_is_evaluated_before_keys_are_read():
     selection = open_selection(["text", "x=.b + 1 | tostring"], where=".keep")
-    found = judge(selection, b'{"keep": false, "b": "no number"}', b"no JSON", b"[1]", b'{"keep": true}', b'{"b": {}}')
-    assert found == [
+    values = judge(selection, b'{"keep": false, "b": "no number"}', b"no JSON", b"[1]", b'{"keep": true}', b'{"b": {}}')
+    assert values == [
         None,
         "not valid JSON: Expecting value at column 1; --input-format lines reads plain text",
         "not a JSON object but a list" + ARRAY,
@@ -113,8 +113,8 @@ def test_read_fields_says_what_is_wrong(line, reason):
 def nested(depth):
     """A record that nests `depth` deep in all."""
     half = (depth - 1) // 2
-    rest = depth - 1 - 2 * half
-    return b'{"text": "a", "x": ' + b"[" * rest + b'{"":[' * half + b"]}" * half + b"]" * rest + b"}"
+    outer_depth = depth - 1 - 2 * half
+    return b'{"text": "a", "x": ' + b"[" * outer_depth + b'{"":[' * half + b"]}" * half + b"]" * outer_depth + b"}"
 
 
 def test_read_fields_limits_nesting():

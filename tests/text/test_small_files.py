@@ -47,13 +47,13 @@ def write(folder, texts):
 
 def read(parts, limit):
     """Return the records and the bad records of each part, and the reader."""
-    kept, bad = [], []
+    records, bad = [], []
     reader = TaskReader(parts)
     for block in reader.records(SELECTION, max_record_bytes=limit):
         [column] = block.columns.values()
-        kept += zip(block.parts.tolist(), block.offsets.tolist(), block.lines.tolist(), column.items, strict=True)
-        bad += [(each.part, each.offset, each.line, each.line_bytes, each.reason) for each in block.bad_records]
-    return kept, bad, reader
+        records += zip(block.parts.tolist(), block.offsets.tolist(), block.lines.tolist(), column.items, strict=True)
+        bad += [(fault.part, fault.offset, fault.line, fault.line_bytes, fault.reason) for fault in block.bad_records]
+    return records, bad, reader
 
 
 PLAIN = st.tuples(contents, st.sampled_from(FORMS))
@@ -67,7 +67,7 @@ def test_files_have_the_records_that_each_has_alone(texts, limit, joined, tmp_pa
     files = write(tmp_path_factory.mktemp("files"), texts)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("dsindex.text.reader.JOINED_LINES", joined)
-        kept, bad, together = read(files, limit)
+        records, bad, together = read(files, limit)
     expected_kept, expected_bad = [], []
     for number, file in enumerate(files):
         own_kept, own_bad, alone = read([file], limit)
@@ -75,7 +75,7 @@ def test_files_have_the_records_that_each_has_alone(texts, limit, joined, tmp_pa
         expected_bad += [(number, *row[1:]) for row in own_bad]
         assert together.counts[number] == alone.counts[0]
         assert together.fingerprints[number] == alone.fingerprints[0] == fingerprint_input(file.path)
-    assert (kept, bad) == (expected_kept, expected_bad)
+    assert (records, bad) == (expected_kept, expected_bad)
 
 
 def test_a_record_that_becomes_bad_later_has_its_own_line(tmp_path):
@@ -83,7 +83,7 @@ def test_a_record_that_becomes_bad_later_has_its_own_line(tmp_path):
     [block] = TaskReader(files).records(SELECTION)
     aside = mark_bad(block, {1: "first", 3: "second"})
     assert aside.lines.tolist() == [0, 2]
-    bad = [(each.part, each.line, each.line_bytes, each.reason) for each in aside.bad_records]
+    bad = [(record.part, record.line, record.line_bytes, record.reason) for record in aside.bad_records]
     assert bad == [(0, 1, LINES[1], "first"), (1, 0, LINES[1], "second")]
 
 
@@ -107,7 +107,7 @@ def test_changed_files_are_refused(change, tmp_path):
         path.unlink()
     if change == "a pipe":
         os.mkfifo(path)
-    said = r"/1: (changed while the job was running|cannot be read \((No such|a pipe))"
+    message = r"/1: (changed while the job was running|cannot be read \((No such|a pipe))"
     for parts in (files, files[1:2]):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             read(parts, 60)

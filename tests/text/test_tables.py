@@ -117,21 +117,21 @@ def test_rows_are_read_like_the_same_rows_in_json(data, group_rows, limit, block
     keys = ["text", ".meta.text"]
     part = part_of(lines)
     texts, bad, _ = collect(read_part(part, open_selection(keys)))
-    too_large = {number for number, own in texts.items() if text_bytes(own) > limit}
+    too_large = {number for number, row_texts in texts.items() if text_bytes(row_texts) > limit}
 
-    found, found_bad, num_lines = read(path, format, keys, max_record_bytes=limit, block_bytes=block)
+    table_texts, table_bad, num_lines = read(path, format, keys, max_record_bytes=limit, block_bytes=block)
 
     assert num_lines == len(rows)
-    assert found == {number: own for number, own in texts.items() if number not in too_large}
-    assert found_bad.keys() == bad.keys() | too_large
-    for number, (reason, _) in found_bad.items():
+    assert table_texts == {number: row_texts for number, row_texts in texts.items() if number not in too_large}
+    assert table_bad.keys() == bad.keys() | too_large
+    for number, (reason, _) in table_bad.items():
         size = text_bytes(texts[number]) if number in too_large else 0
         expected = f"record of {size} bytes is larger than the limit of {limit} bytes"
         assert reason == (expected if number in too_large else bad[number][0])
 
 
 def text_bytes(columns):
-    return sum(len(text.encode()) for own in columns for text in own)
+    return sum(len(text.encode()) for column in columns for text in column)
 
 
 @pytest.mark.quick(6)
@@ -192,14 +192,14 @@ def nested(inner):
         return [item if item is None else form(item) for item in items]
 
     def row(value):
-        return {key: form(own) for key, own in value.items() if own is not None}
+        return {key: form(field_value) for key, field_value in value.items() if field_value is not None}
 
     return st.sampled_from([
         (pa.list_(kind), lists, forms),
         (pa.large_list(kind), lists, forms),
         (pa.list_(kind, 2), st.lists(st.none() | values, min_size=2, max_size=2), forms),
         (pa.struct([("a", kind), ("b", kind)]), st.fixed_dictionaries({"a": st.none() | values, "b": values}), row),
-        (pa.map_(pa.string(), kind), pairs, lambda own: {key: forms([item])[0] for key, item in own}),
+        (pa.map_(pa.string(), kind), pairs, lambda mapping: {key: forms([item])[0] for key, item in mapping}),
     ])  # fmt: skip
 
 

@@ -18,10 +18,10 @@ from tests.support.golden import GOLDEN
 from tests.support.hub_cache import COMMIT, put_in_cache
 
 
-def folder(path, content, **others):
+def folder(path, content, **contents):
     path.mkdir(exist_ok=True)
     (path / "tokenizer.json").write_bytes(content)
-    for name, value in others.items():
+    for name, value in contents.items():
         (path / f"{name}.json").write_text(json.dumps(value))
     return str(path)
 
@@ -31,9 +31,9 @@ def test_eod_is_the_argument_or_the_folders(tmp_path):
     same = {token["id"]: token for token in document["added_tokens"]}
     config, content = {"eos_token": "<|eot|>", "added_tokens_decoder": same}, json.dumps(document, indent=2).encode()
     path = folder(tmp_path / "t", content, tokenizer_config=config)
-    wanted = {path: (0, "<|eot|>"), f"{path}/tokenizer.json": (None, None)}
-    loaded = {path: load_tokenizer(path) for path in wanted}
-    assert {path: (tokenizer.eod_id, tokenizer.eod_token) for path, tokenizer in loaded.items()} == wanted
+    eod_by_path = {path: (0, "<|eot|>"), f"{path}/tokenizer.json": (None, None)}
+    loaded = {path: load_tokenizer(path) for path in eod_by_path}
+    assert {path: (tokenizer.eod_id, tokenizer.eod_token) for path, tokenizer in loaded.items()} == eod_by_path
     assert {tokenizer.content for tokenizer in loaded.values()} == {content}
     assert load_tokenizer(path, eod_token="<|bos|>").eod_id == 1
 
@@ -117,8 +117,8 @@ def test_parts_that_tokenizers_reads_leniently_mean_the_same(tmp_path, content, 
     tokenizer = load_tokenizer(str(path))
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
     assert engine.name == name
-    wanted = shared_tokenizer(tokenizer).encode("a text").ids
-    assert make_encoder(tokenizer, engine).encode(["a text"]).tokens.tolist() == wanted
+    ids = shared_tokenizer(tokenizer).encode("a text").ids
+    assert make_encoder(tokenizer, engine).encode(["a text"]).tokens.tolist() == ids
 
 
 CONFIG = json.dumps({"eos_token": "<|eot|>"}).encode()
@@ -184,16 +184,16 @@ def test_git_lfs_pointers_are_named(name, tmp_path):
 
 def test_drawn_folders_are_the_tokenizer_of_transformers(tmp_path):
     """The digests are of transformers 5.24: tests/peers/test_tokenizer_folders.py."""
-    wanted = json.loads((GOLDEN / "tokenizers" / "folders.json").read_text())
-    made = []
+    golden = json.loads((GOLDEN / "tokenizers" / "folders.json").read_text())
+    descriptions = []
     for number in range(tokenizer_folders.FOLDERS):
         try:
             tokenizer = load_tokenizer(str(tokenizer_folders.write(tmp_path, number)))
         except TokenizerError:
-            made.append(None)
+            descriptions.append(None)
             continue
         rows = encode_by_reference(tokenizer, tokenizer_folders.TEXTS, add_special_tokens=True)
         facts = (tokenizer.vocabulary_size, tokenizer.eod_token, tokenizer.special_tokens)
-        made.append(tokenizer_folders.digest(rows, *facts))
-    assert made == wanted
-    assert wanted.count(None) < len(wanted) * 0.3
+        descriptions.append(tokenizer_folders.digest(rows, *facts))
+    assert descriptions == golden
+    assert golden.count(None) < len(golden) * 0.3
