@@ -160,9 +160,8 @@ def require_eod(tokenizer: Tokenizer) -> int:
     if tokenizer.eod_id is None:
         token_list = ", ".join(repr(token) for token in tokenizer.special_tokens[:8])
         suggestion = f"; its special tokens are {token_list}" if token_list else ""
-        raise TokenizerError(
-            f"{tokenizer.name}: the tokenizer names no eos_token{suggestion}", hint="choose one with --eod-token"
-        )
+        problem = f"{tokenizer.name}: the tokenizer names no eos_token{suggestion}"
+        raise TokenizerError(problem, hint="choose one with --eod-token")
     return tokenizer.eod_id
 
 
@@ -225,10 +224,8 @@ def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         TokenizerError: If the tokenizer is not a tokenizer.json.
     """
     if tokenizer.library != "tokenizers":
-        raise TokenizerError(
-            f"{tokenizer.name}: this command needs a tokenizer.json, and this is a tokenizer of {tokenizer.library}",
-            hint="only `dsindex build` reads such a file",
-        )
+        problem = f"this command needs a tokenizer.json, and this is a tokenizer of {tokenizer.library}"
+        raise TokenizerError(f"{tokenizer.name}: {problem}", hint="only `dsindex build` reads such a file")
     loaded: tokenizers.Tokenizer = open_library(tokenizer)
     return loaded
 
@@ -640,13 +637,10 @@ _SPACE_CLASSES = {"LlamaTokenizer": True, "CodeLlamaTokenizer": True, "GemmaToke
 _CLASSES_WITH_OPTION = ("LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer")
 """Classes that obey `add_prefix_space`."""
 _CLASS_STEPS = {
-    "GPT2Tokenizer": ["ByteLevel"],
-    "CodeGenTokenizer": ["ByteLevel"],
-    "GPTNeoXTokenizer": ["NFC", "ByteLevel"],
+    "GPT2Tokenizer": ["ByteLevel"], "CodeGenTokenizer": ["ByteLevel"], "GPTNeoXTokenizer": ["NFC", "ByteLevel"],
     "CohereTokenizer": ["NFC", "Digits", "ByteLevel"],
-    "Qwen2Tokenizer": ["NFC", *PATTERNS["qwen2"]],
-    "Qwen3_5Tokenizer": ["NFC", *PATTERNS["qwen3.5"]],
-}
+    "Qwen2Tokenizer": ["NFC", *PATTERNS["qwen2"]], "Qwen3_5Tokenizer": ["NFC", *PATTERNS["qwen3.5"]],
+}  # fmt: skip
 """Classes that replace a file's normalizer and pre-tokenizer in transformers 5 → the steps or patterns of the class."""
 
 
