@@ -342,8 +342,8 @@ class ObjectStore:
 
     def _find_written_version(self, path: str, data: Bytes) -> str | None:
         """Return an object's version if it has this content: an earlier attempt wrote it, and its answer was lost."""
-        current = self.read(path)
-        return current[1] if current is not None and current[0] == bytes(data) else None
+        content, version = self.read(path) or (None, None)
+        return version if content == bytes(data) else None
 
     def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
         """Return the objects directly in a folder, or all below it if recursive."""
