@@ -18,7 +18,7 @@ from dsindex.formats.provenance import PROVENANCE_SUFFIX
 from dsindex.formats.quarantine import QUARANTINE_SUFFIX
 from dsindex.runtime.dispatch import Dispatch
 from dsindex.runtime.executors import Call
-from dsindex.runtime.job import Output, begin_of, ranges_of
+from dsindex.runtime.job import RANGE_BYTES, Output, ranges_of
 from dsindex.runtime.merge import (
     check_merged,
     make_index,
@@ -58,7 +58,7 @@ class Assembly:
         self._check_records()
 
     def _records_of(self, output: Output) -> dict[int | str, RangeMerged | FileComplete]:
-        return self.job.journal.records_of(self.job.plan.plan_id, output.name)
+        return self.job.journal.records[self.job.plan.plan_id, output.name]
 
     def _check_records(self) -> None:
         """Forget ranges and files of earlier runs that differ from their records."""
@@ -66,7 +66,7 @@ class Assembly:
         for output in self.job.outputs:
             for part, line in self._records_of(output).items():
                 path = output.token_path if isinstance(part, int) else output.partial(part)
-                arguments = (path, begin_of(part) if isinstance(part, int) else 0, line)
+                arguments = (path, part * RANGE_BYTES if isinstance(part, int) else 0, line)
                 name = f"check[{output.name}:{part}]"
                 calls.append(((output, part), Call(name=name, place=path, function=check_merged, arguments=arguments)))
         with contextlib.closing(Dispatch(self.job.executor, calls).run()) as results:
@@ -167,7 +167,7 @@ class Assembly:
                 work += [(output, number) for number in output.ranges if number not in self._records_of(output)]
             suffixes = [suffix for suffix in output.suffixes if suffix != output.token_suffix or not output.has_ranges]
             missing = [suffix for suffix in suffixes if suffix not in self._records_of(output)]
-            if output.is_in_bucket and output.suffixes[-1] in missing:
+            if output.artifact.is_in_bucket and output.suffixes[-1] in missing:
                 last.insert(0, (output, missing.pop()))
             work += [(output, suffix) for suffix in missing]
         ranges = [output.range_task(part).size_bytes for output, part in work if isinstance(part, int)]

@@ -87,11 +87,6 @@ def ranges_of(begin: int, end: int) -> range:
     return range(begin // RANGE_BYTES, -(-end // RANGE_BYTES))
 
 
-def begin_of(number: int) -> int:
-    """Return the byte of a token file at which a range begins."""
-    return number * RANGE_BYTES
-
-
 @dataclass(kw_only=True, eq=False)
 class Output:
     """A dataset that a job assembles from segments, which are appended in order."""
@@ -128,14 +123,9 @@ class Output:
         return Artifact(finals=finals, plan_id=self.plan_id)
 
     @property
-    def is_in_bucket(self) -> bool:
-        """Whether its files are objects in a bucket."""
-        return self.artifact.is_in_bucket
-
-    @property
     def has_ranges(self) -> bool:
         """Whether its token file is merged in ranges; otherwise one task writes the whole file."""
-        return not self.is_in_bucket and self.seed is None
+        return not self.artifact.is_in_bucket and self.seed is None
 
     @property
     def all_suffixes(self) -> tuple[str, ...]:
@@ -418,10 +408,8 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
         elif existing_path := next(filter(find, output.artifact.finals), None):
             difference = f"{os.path.basename(existing_path)} exists already, and no manifest says that dsindex made it"
         if difference and not replaces:
-            raise PlanError(
-                f"{output.prefix}: output of other inputs or options is here: {difference}",
-                hint="choose another place for the output, or replace it with --replace",
-            )
+            hint = "choose another place for the output, or replace it with --replace"
+            raise PlanError(f"{output.prefix}: output of other inputs or options is here: {difference}", hint=hint)
         if manifest and not difference and files_have_recorded_sizes(output.prefix, manifest):
             manifests.append(manifest)
     return manifests if len(manifests) == len(outputs) else []

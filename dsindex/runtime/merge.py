@@ -167,11 +167,7 @@ def _temporary_folder(path: str) -> str:
 
 
 def _read_whole(files: Sequence[SourceFile]) -> Iterator[memoryview]:
-    return (chunk for _, chunk in _read_pieces(list(map(_whole_piece, files))))
-
-
-def _whole_piece(file: SourceFile) -> tuple[SourceFile, int, int]:
-    return file, 0, file.size_bytes
+    return (chunk for _, chunk in _read_pieces([(file, 0, file.size_bytes) for file in files]))
 
 
 def _read_pieces(pieces: Sequence[tuple[SourceFile, int, int]]) -> Iterator[tuple[int, memoryview]]:
@@ -333,7 +329,7 @@ def _read_rows(
     """
     segment_files = [(segment, file) for segment in segments if (file := getattr(segment, kind)) is not None]
     current, partial_row = -1, b""
-    for number, chunk in _read_pieces([_whole_piece(file) for _, file in segment_files]):
+    for number, chunk in _read_pieces([(file, 0, file.size_bytes) for _, file in segment_files]):
         data = partial_row + chunk if number == current else bytes(chunk)
         current, length = number, count_whole_bytes(data)
         partial_row = data[length:]

@@ -232,7 +232,7 @@ def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | No
     elif len(commit.files) + len(commit.withdrawn) == 1 and None not in written.values():  # a rename needs no commit
         [final] = written
         _rename(first.partial(final), final)
-        _sync_folder(folder_of(final))
+        sync_folder(folder_of(final))
     else:
         replace_file(first.commit_path, _encode_commit(commit))
         _carry_out(first.commit_path, first.plan_id, commit)
@@ -327,10 +327,10 @@ def _carry_out(path: str, plan_id: str, commit: _Commit) -> None:
         _withdraw(join_path(folder, name) for name in commit.withdrawn)
     for name, _ in commit.files:
         if name in commit.withdrawn:  # after a power cut, the file that completes an artifact must not be there alone
-            _sync_folder(folder)
+            sync_folder(folder)
         if name in waiting_names:
             _rename(join_path(folder, f"{name}.{plan_id}.partial"), join_path(folder, name))
-    _sync_folder(folder)
+    sync_folder(folder)
     store_of(path).delete([path])
 
 
@@ -341,17 +341,11 @@ def _is_as_written(path: str, file: StoredFile | None) -> bool:
     return status is not None and status.size_bytes == file.size_bytes and digest_file(path) == file.digest
 
 
-def _sync_folder(folder: str) -> None:
-    with writing(folder):
-        sync_folder(folder)
-
-
 def _withdraw(paths: Iterable[str]) -> None:
     for path in paths:
         if remaining := store_of(path).delete([path]):
-            raise OutputError(
-                f"{remaining[0]}: cannot be removed to make room for a new file", hint="remove it, and run again"
-            )
+            hint = "remove it, and run again"
+            raise OutputError(f"{remaining[0]}: cannot be removed to make room for a new file", hint=hint)
 
 
 def _rename(partial: str, final: str) -> None:

@@ -211,7 +211,8 @@ class Journal:
         """Whether the last run published everything."""
         self.shards: dict[str, ShardResult] = {}
         """Key of a shard → its receipt."""
-        self._merged: defaultdict[tuple[str, str], dict[int | str, RangeMerged | FileComplete]] = defaultdict(dict)
+        self.records: defaultdict[tuple[str, str], dict[int | str, RangeMerged | FileComplete]] = defaultdict(dict)
+        """Plan's id and output's name → the merged parts: ranges of the token file by number, other files by suffix."""
         for line in self.log.read():
             with contextlib.suppress(ValueError):
                 self._apply(_decode_line(line))
@@ -219,11 +220,7 @@ class Journal:
     @property
     def has_work(self) -> bool:
         """Whether any shard, range or file is recorded."""
-        return bool(self.shards) or any(self._merged.values())
-
-    def records_of(self, plan: str, output: str) -> dict[int | str, RangeMerged | FileComplete]:
-        """Return the merged parts of a plan's output: ranges of the token file by number, other files by suffix."""
-        return self._merged[plan, output]
+        return bool(self.shards) or any(self.records.values())
 
     def _apply(self, line: Line) -> None:
         match line:
@@ -234,9 +231,9 @@ class Journal:
             case ShardMade(task, result):
                 self.shards[task] = result
             case RangeMerged(plan, output, number):
-                self._merged[plan, output][number] = line
+                self.records[plan, output][number] = line
             case FileComplete(plan, output, file):
-                self._merged[plan, output][file.name] = line
+                self.records[plan, output][file.name] = line
 
     def record(self, line: Line) -> None:
         """Append a line, then apply it, so that the state in memory never exceeds the file.

@@ -63,9 +63,8 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
     """
     encoded = content.encode(errors="replace") if isinstance(content, str) else content
     if sum(map(encoded.count, _BETWEEN_VALUES)) > MOST_VALUES + len(encoded) // 100:
-        raise InputError(
-            f"{source}: too many values for a configuration", hint="name inputs by a pattern or a list file"
-        )
+        hint = "name inputs by a pattern or a list file"
+        raise InputError(f"{source}: too many values for a configuration", hint=hint)
     try:
         options = yaml.load(content, _Loader)
     # PyYAML's constructors raise many types: `!!int ""`, `!!timestamp 2024-13-01`, 5,000 digits.

@@ -449,15 +449,21 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 
 def sync_folder(folder: str) -> None:
-    """Fsync a folder, so that renames in it survive a power failure."""
-    descriptor = retry(lambda: os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY))
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
-            raise
-    finally:
-        os.close(descriptor)
+    """Fsync a folder, so that renames in it survive a power failure.
+
+    Raises:
+        OutputError: If the disk fails.
+    """
+    folder = folder or "."
+    with writing(folder):
+        descriptor = retry(lambda: os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+                raise
+        finally:
+            os.close(descriptor)
 
 
 @functools.lru_cache(1024)  # saves 48 system calls per shard

@@ -125,10 +125,8 @@ def _web_client(base: str, token: str | None, _environment: int) -> HTTPStore:
 @functools.lru_cache(64)
 def _bucket_client(scheme: str, bucket: str, _environment: int) -> AnyStore:
     if scheme == "s3" and os.environ.get("AWS_PROFILE") and not os.environ.get("AWS_ACCESS_KEY_ID"):
-        raise InputError(
-            f"s3://{bucket}: AWS_PROFILE is not read: credentials must be in the environment",
-            hint='run eval "$(aws configure export-credentials --format env)" on every node',
-        )
+        hint = 'run eval "$(aws configure export-credentials --format env)" on every node'
+        raise InputError(f"s3://{bucket}: AWS_PROFILE is not read: credentials must be in the environment", hint=hint)
     return _BUCKETS[scheme](bucket, client_options=_CLIENT, retry_config=_RETRIES)
 
 

@@ -120,9 +120,8 @@ def locate(text: str) -> str:
     has_odd_part = bool(key) and not {"", ".", ".."}.isdisjoint(key.rstrip("/").split("/"))
     if location != location.raw or not bucket or MAGIC.search(bucket) or "@" in bucket or has_odd_part:
         problem = "an address must have no user, password and query, and no empty part, `.` or `..` in its key"
-        raise InputError(
-            f"{location}: {problem}", hint=f"write {scheme}://BUCKET/KEY, and put credentials in the environment"
-        )
+        hint = f"write {scheme}://BUCKET/KEY, and put credentials in the environment"
+        raise InputError(f"{location}: {problem}", hint=hint)
     url = f"{scheme}://{bucket}/{key}"
     if scheme != "hf":
         return url
@@ -183,10 +182,8 @@ def require_confirmed(address: str, user_paths: Iterable[str], *, hint: str = ""
     """
     if is_url(address) and split_address(address)[:2] not in {split_address(path)[:2] for path in user_paths}:
         place = "://".join(split_address(address)[:2])
-        raise InputError(
-            f"{Location(address)}: not contacted, because only a file names this address",
-            hint=hint or f"if you trust it: --contact {place}",
-        )
+        hint = hint or f"if you trust it: --contact {place}"
+        raise InputError(f"{Location(address)}: not contacted, because only a file names this address", hint=hint)
 
 
 def local_paths(paths: Iterable[str]) -> list[str]:
