@@ -230,7 +230,7 @@ def test_google_is_read_and_listed(store, texts, tmp_path, monkeypatch):
     source = texts / "text.jsonl"
     store.put("src/d/text.jsonl", source.read_bytes())
     store.client.put_object_acl(Bucket="src", Key="d/text.jsonl", ACL="public-read")
-    words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix"]
+    words = ["build", "--executor", "local", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix"]
     assert main([*words, str(tmp_path / "gs" / "x"), "--input", "gs://src/d/*.jsonl"]) == 0
     assert main([*words, str(tmp_path / "disk" / "x"), "--input", str(source)]) == 0
     assert read_pair(tmp_path / "gs/x_text_document") == read_pair(tmp_path / "disk/x_text_document")
