@@ -667,6 +667,8 @@ def _complete_call(call: object, where: str) -> dict[str, Any]:
     function = function_of(call) if isinstance(call, dict) else {}
     if not isinstance(call, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
+    if function.keys().isdisjoint(CALL_KEYS) and any(isinstance(value, dict) and value for value in function.values()):
+        raise RecordProblem("bad-call", f"{where}: a tool call has no `arguments`: {show_value(call)}")
     candidates = (function.get(key) for key in CALL_KEYS)
     # APIs write null or an empty text for a call without arguments.
     return change_call(call, arguments=next((value for value in candidates if parse_json(value) not in (None, "")), {}))
