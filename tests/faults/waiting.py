@@ -19,13 +19,13 @@ sys.exit(main(sys.argv[2:]))
 """A program that runs a command whose shards wait: the folder for `wait_and_run`, then the words of the command."""
 
 
-def wait_and_run(folder, function, task, *rest):
+def wait_and_run(folder, function, task, *arguments):
     """Say who works at a shard, and wait in the middle of it until the test lets all go on."""
     if task.shard >= FREE_SHARDS and not (Path(folder) / "go").exists():
         (Path(folder) / f"{task.shard}.{os.getpid()}").touch()
         while not (Path(folder) / "go").exists():
             time.sleep(0.02)
-    return function(task, *rest)
+    return function(task, *arguments)
 
 
 def waiting_shards(folder):
