@@ -42,7 +42,7 @@ def rank(item):
     """Return where an item comes: long groups first, so that short ones are left to fill the gaps at the end."""
     if item.get_closest_marker("ray") is not None:
         return 0
-    folders = ("faults", "jobs", "docs")
+    folders = ("faults", "commands", "docs")
     return next((number for number, name in enumerate(folders, 1) if item.path.is_relative_to(HERE / name)), 4)
 
 
@@ -67,9 +67,9 @@ def leave_cases_out(items):
             tables.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
     for cases in tables.values():
         [count] = cases[0].get_closest_marker("quick").args
-        kept = {round(number * (len(cases) - 1) / max(count - 1, 1)) for number in range(count)}
+        chosen = {round(number * (len(cases) - 1) / max(count - 1, 1)) for number in range(count)}
         for number, item in enumerate(cases):
-            if number not in kept:
+            if number not in chosen:
                 item.add_marker(pytest.mark.exhaustive)
 
 
@@ -94,11 +94,11 @@ def leave_no_trace(monkeypatch, request):
     handlers = {number: signal.getsignal(number) for number in watched}
     yield
     monkeypatch.undo()
-    left = {name for name in environment.keys() | os.environ.keys() if environment.get(name) != os.environ.get(name)}
-    left -= {"PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM"}
-    left -= {"RAY_CLIENT_MODE", "RAY_DEDUP_LOGS_SKIP_REGEX"}  # by the first import of Ray
+    changed = {name for name in environment.keys() | os.environ.keys() if environment.get(name) != os.environ.get(name)}
+    changed -= {"PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM"}
+    changed -= {"RAY_CLIENT_MODE", "RAY_DEDUP_LOGS_SKIP_REGEX"}  # by the first import of Ray
     if starts_ray:
-        left = {name for name in left if not name.startswith("RAY_") or name in OF_USERS}
-    assert not left, f"the test has changed these variables of its process: {sorted(left)}"
+        changed = {name for name in changed if not name.startswith("RAY_") or name in OF_USERS}
+    assert not changed, f"the test has changed these variables of its process: {sorted(changed)}"
     assert Path.cwd() == folder, "the test has changed the folder of its process"
     assert handlers == {number: signal.getsignal(number) for number in handlers}, "the test has left a signal handler"

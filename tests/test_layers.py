@@ -17,15 +17,15 @@ def room_of(module):
 
 
 def imported_modules(path):
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+            names.add(node.module or "")
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
 
 
 PATHS = sorted(ROOT.glob("dsindex/**/*.py"))
@@ -42,15 +42,15 @@ def test_imports_run_downwards(name):
 
 def test_no_modules_import_each_other_in_a_circle():
     """Imports for type checkers count as well: two modules that need each other's types belong together."""
-    left = {name: (others & MODULES.keys()) - {name} for name, others in IMPORTS.items()}
-    while leaves := {name for name, others in left.items() if not others}:
-        left = {name: others - leaves for name, others in left.items() if name not in leaves}
-    assert not left, f"these import each other, or what does: {', '.join(sorted(left))}"
+    imports = {name: (imported & MODULES.keys()) - {name} for name, imported in IMPORTS.items()}
+    while leaves := {name for name, imported in imports.items() if not imported}:
+        imports = {name: imported - leaves for name, imported in imports.items() if name not in leaves}
+    assert not imports, f"these import each other, or what does: {', '.join(sorted(imports))}"
 
 
 def test_only_one_module_imports_ray_and_only_the_command_line_parses():
-    assert {name for name, others in IMPORTS.items() if {"ray", "ray.init"} & others} <= {"dsindex.runtime.ray"}
-    assert {room_of(name) for name, others in IMPORTS.items() if "argparse" in others} == {"cli"}
+    assert {name for name, imported in IMPORTS.items() if {"ray", "ray.init"} & imported} <= {"dsindex.runtime.ray"}
+    assert {room_of(name) for name, imported in IMPORTS.items() if "argparse" in imported} == {"cli"}
 
 
 def test_only_the_store_tells_objects_from_files():

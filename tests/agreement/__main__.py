@@ -33,17 +33,17 @@ def report_part(part, options):
     """Compare the engines on one part, print what was found, and return whether it is as the table says."""
     begin = time.monotonic()
     points = sampled_points(part, options.every)
-    found = sorted(sweep_code_points(part, points))
+    apart = sorted(sweep_code_points(part, points))
     texts = compare_sequences(part, length=options.length, seconds=options.seconds)
-    starts = [point for point in found if point - 1 not in found]
-    ends = [point for point in found if point + 1 not in found]
+    starts = [point for point in apart if point - 1 not in apart]
+    ends = [point for point in apart if point + 1 not in apart]
     ranges = " ".join(f"{a:X}" if a == b else f"{a:X}-{b:X}" for a, b in zip(starts, ends, strict=True))
-    is_table = found == expected_points(part, points)
+    is_table = apart == expected_points(part, points)
     sys.stdout.write(
-        f"{part}: {len(found):,} of {len(points):,} code points differ, {'as' if is_table else 'NOT AS'} in the table; "
+        f"{part}: {len(apart):,} of {len(points):,} code points differ, {'as' if is_table else 'NOT AS'} in the table; "
         f"{len(texts):,} other texts ({time.monotonic() - begin:.0f} s)\n"
     )
-    if found:
+    if apart:
         sys.stdout.write(f"    {ranges}\n")
     for text in sorted(texts, key=len)[:3]:
         sys.stdout.write(f"    differs: {text!r}\n")

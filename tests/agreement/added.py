@@ -60,11 +60,11 @@ def random_documents(rng, count):
 def compare_added_tokens(*, seed, count):
     """Find texts that differ though the added tokens of their tokenizer are taken."""
     rng = random.Random(seed)
-    found = []
+    differing_texts = []
     for document in random_documents(rng, count):
         contents = [token["content"] for token in json.loads(document)["added_tokens"]]
         pools = [contents, _SPACES, _MAKING, [*CLASSES, *_CONTENTS]]
         texts = ["".join(rng.choice(rng.choice(pools)) for _ in range(rng.randint(1, 10))) for _ in range(400)]
         texts += [content + long_sequence(rng) for content in contents]
-        found += [texts[number] for number in BothEngines(document).differ(texts)]
-    return found
+        differing_texts += [texts[number] for number in BothEngines(document).differ(texts)]
+    return differing_texts

@@ -30,4 +30,4 @@ class BothEngines:
         """Return the numbers of the texts on which the engines differ."""
         fast = self._fast.encode(texts).split()
         reference = encode_by_reference(self.tokenizer, list(texts), add_special_tokens=False)
-        return [number for number, own in enumerate(fast) if own.tolist() != list(reference[number])]
+        return [number for number, ids in enumerate(fast) if ids.tolist() != list(reference[number])]

@@ -32,13 +32,13 @@ def forms(part):
         return _space_mark_forms()
     if part == "nfc":
         return [(_NFC, v.byte_level(use_regex=True)), *((_NFC, v.pattern_splits(name)) for name in PATTERNS)]
-    found = [(None, v.pattern_splits(part))]
+    pairs = [(None, v.pattern_splits(part))]
     if len(PATTERNS[part]) == 1:
-        found.append((None, v.pattern_splits(part, behavior="Removed", invert=True)))
+        pairs.append((None, v.pattern_splits(part, behavior="Removed", invert=True)))
     if part == "gpt2":
         for prefix in (False, True):
-            found.insert(0, (None, v.byte_level(use_regex=True, add_prefix_space=prefix)))
-    return found
+            pairs.insert(0, (None, v.byte_level(use_regex=True, add_prefix_space=prefix)))
+    return pairs
 
 
 def _space_mark_forms():
@@ -50,8 +50,8 @@ def _space_mark_forms():
         for scheme, split in itertools.product(["never", "always", "first"], [True, False])
     ]
     merged = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
-    found = list(itertools.product([both, replace, None], [None, *metaspaces]))
-    return [*found, (replace, merged), (both, merged)]
+    pairs = list(itertools.product([both, replace, None], [None, *metaspaces]))
+    return [*pairs, (replace, merged), (both, merged)]
 
 
 def tokenizers_of(form, *, part):
@@ -86,15 +86,15 @@ def sweep_code_points(part, points=t.CODE_POINTS):
         candidates = sorted(set(points).difference(differing).intersection(t.SCRIPTS))
         for point in list(_differing(engines, candidates, lambda point: t.pairs(point, t.neighbours(point)))):
             near = t.neighbours(point)
-            others = sorted(set(near) - _differing_in_contexts(engines, near, part=part))
-            differing.update([point] if engines.differ([t.pairs(point, others)]) else [])
+            agreeing = sorted(set(near) - _differing_in_contexts(engines, near, part=part))
+            differing.update([point] if engines.differ([t.pairs(point, agreeing)]) else [])
     return sorted(differing)
 
 
 def _differing_in_contexts(engines, points, *, part):
     contexts = t.NFC_CONTEXTS if part == "nfc" else t.CONTEXTS
-    found = set(_differing(engines, points, lambda point: t.in_contexts(point, contexts)))
-    return found.union(_differing(engines, points, chr))
+    differing = set(_differing(engines, points, lambda point: t.in_contexts(point, contexts)))
+    return differing.union(_differing(engines, points, chr))
 
 
 def _differing(engines, points, text):
@@ -112,20 +112,20 @@ def compare_sequences(part, *, length, seconds):
         length: Every sequence of so many characters, one of each class, is tried.
         seconds: How long to try long ones, in all.
     """
-    found = []
+    differing_texts = []
     apart = table_points(part)
     tried = [tokenizer for form in forms(part) for tokenizer in tokenizers_of(form, part=part)]
     for tokenizer in tried:
         engines = BothEngines(tokenizer, library_of(part))
         for texts in _batches(t.short_sequences(length)):
-            found += [texts[number] for number in engines.differ(texts)]
+            differing_texts += [texts[number] for number in engines.differ(texts)]
         rng, end = random.Random(part), time.monotonic() + seconds / len(tried)
         while time.monotonic() < end:
             texts = [text for text in (t.long_sequence(rng) for _ in range(500)) if apart.isdisjoint(map(ord, text))]
             if part == "nfc":
                 texts += [t.composing_sequence(rng, apart) for _ in range(1000)]
-            found += [texts[number] for number in engines.differ(texts)]
-    return found
+            differing_texts += [texts[number] for number in engines.differ(texts)]
+    return differing_texts
 
 
 def _batches(texts):

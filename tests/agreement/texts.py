@@ -72,6 +72,6 @@ def neighbours(point):
     return list(range(point & ~0x7F, (point & ~0x7F) + 128))
 
 
-def pairs(point, others):
+def pairs(point, other_points):
     """A code point before and after each of some others."""
-    return " ".join(chr(point) + chr(other) + " " + chr(other) + chr(point) for other in others)
+    return " ".join(chr(point) + chr(other) + " " + chr(other) + chr(point) for other in other_points)

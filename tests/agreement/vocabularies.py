@@ -68,8 +68,8 @@ def ranks(pattern, merges):
     tokens = dict.fromkeys([*(bytes([byte]) for byte in range(256)), *(first + second for first, second in merges)])
     numbers = {token: number for number, token in enumerate(tokens)}
     special = {END_OF_TEXT: len(numbers)}
-    own = {"ranks": numbers, "special_tokens": special, "vocabulary_size": len(numbers) + 1}
-    return msgspec.json.encode(TiktokenEncoding(pattern=pattern, **own))
+    fields = {"ranks": numbers, "special_tokens": special, "vocabulary_size": len(numbers) + 1}
+    return msgspec.json.encode(TiktokenEncoding(pattern=pattern, **fields))
 
 
 @functools.cache

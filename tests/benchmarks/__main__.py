@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -199,17 +200,14 @@ def measure_caches(setting: Setting) -> Iterable[Row]:
         files = sorted(path for path in folder.iterdir() if not path.name.endswith("-dsindex.json"))
         return replace(done, digest=digest_files(files))
 
-    own = ["index", "--megatron-release", release, "--", "python", "prepare_cache.py", *words]
+    command = ["index", "--megatron-release", release, "--", "python", "prepare_cache.py", *words]
     other = partial(setting.megatron_tool, "prepare_cache.py", *words)
-    yield setting.compare(row, lambda: prepare(partial(setting.dsindex, *own)), lambda: prepare(other))
+    yield setting.compare(row, lambda: prepare(partial(setting.dsindex, *command)), lambda: prepare(other))
 
 
 def _release_of(megatron: Path) -> str:
-    names = {}
-    for line in (megatron / "megatron/core/package_info.py").read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(" = ")
-        names[name] = value
-    release = f"{names['MAJOR']}.{names['MINOR']}"
+    text = (megatron / "megatron/core/package_info.py").read_text(encoding="utf-8")
+    release = ".".join(re.findall(r"^(?:MAJOR|MINOR) = (\d+)", text, re.MULTILINE))
     return release if release in {"0.16", "0.17", "0.18", "0.19"} else "main"
 
 
@@ -228,8 +226,8 @@ def measure_reading(setting: Setting) -> Iterable[Row]:
     command = [setting.megatron_python, "-m", "tests.benchmarks.reading", prefix, description]
     environment = {"PYTHONPATH": f"{ROOT}:{setting.megatron}"}
     run_program(command, cwd=setting.folder, env=environment)
-    found = json.loads((setting.folder / "program.log").read_text().splitlines()[-1])
-    for work, pairs in found.items():
+    pairs_by_work = json.loads((setting.folder / "program.log").read_text().splitlines()[-1])
+    for work, pairs in pairs_by_work.items():
         runs = [[Run(seconds=seconds, cpu_seconds=seconds, peak_bytes=0) for seconds in pair] for pair in pairs]
         ours, other = ([pair[side] for pair in runs] for side in (0, 1))
         yield replace(row, work=work, ours=ours, other=other)

@@ -81,11 +81,11 @@ def alternate(ours: Callable[[], Run], other: Callable[[], Run], rounds: int) ->
     """
     runs: tuple[list[Run], list[Run]] = ([], [])
     for number in range(rounds + 1):
-        for own, program in zip(runs, (ours, other), strict=True):
+        for counted_runs, program in zip(runs, (ours, other), strict=True):
             run = program()
             if number:
-                own.append(run)
-    if len({run.digest for each in runs for run in each}) > 1:
+                counted_runs.append(run)
+    if len({run.digest for program_runs in runs for run in program_runs}) > 1:
         raise RunError("the outputs differ, so a ratio would mean nothing")
     return runs
 
@@ -103,6 +103,6 @@ def show_row(row: Row) -> str:
     seconds = [statistics.median(getattr(run, name) for run in runs) for runs in (row.ours, row.other)]
     memory = [max(run.peak_bytes for run in runs) / (1 << 30) for runs in (row.ours, row.other)]
     ratios = f"{statistics.median(row.ratios):.2f} × ({min(row.ratios):.2f} to {max(row.ratios):.2f})"
-    what = f"{seconds[0]:.2f} s and {seconds[1]:.2f} s" + (" of CPU time" if row.by_cpu else "")
+    times = f"{seconds[0]:.2f} s and {seconds[1]:.2f} s" + (" of CPU time" if row.by_cpu else "")
     room = f", {memory[0]:.2f} and {memory[1]:.2f} GiB" if memory[1] else ""
-    return f"{row.group:9} {row.work}, against {row.against}: {ratios}, {what}{room}"
+    return f"{row.group:9} {row.work}, against {row.against}: {ratios}, {times}{room}"

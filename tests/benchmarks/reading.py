@@ -43,19 +43,17 @@ def open_megatron(prefix: str, description: str) -> tuple[Any, Any]:
     from megatron.core.datasets.utils import Split
 
     with open(description, encoding="utf-8") as file:
-        made = json.load(file)
+        settings = json.load(file)
     masks = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
     config = GPTDatasetConfig(
-        random_seed=made["random_seed"],
-        sequence_length=made["sequence_length"],
-        split=made["split"],
+        **{name: settings[name] for name in ("random_seed", "sequence_length", "split")},
         path_to_cache=description.rpartition("/")[0],
-        tokenizer=SimpleNamespace(vocab_size=None, eod=0, unique_identifiers=made["tokenizer"]),
+        tokenizer=SimpleNamespace(vocab_size=None, eod=0, unique_identifiers=settings["tokenizer"]),
         **dict.fromkeys(masks, False),
     )
     dataset = MegatronDataset(prefix)
     ids = np.arange(len(dataset), dtype=np.int32)
-    return dataset, MegatronGPTDataset(dataset, prefix, ids, made["num_samples"], Split.train, config)
+    return dataset, MegatronGPTDataset(dataset, prefix, ids, settings["num_samples"], Split.train, config)
 
 
 def main() -> None:
@@ -76,11 +74,11 @@ def main() -> None:
         for number in numbers:
             items[number]
 
-    found = {
+    seconds_by_work = {
         "ds[i] at random": compare(lambda: read(dataset, documents), lambda: read(other_dataset, documents)),
         "whole samples": compare(lambda: read(train, samples), lambda: read(other_train, samples)),
     }
-    sys.stdout.write("\n" + json.dumps(found) + "\n")
+    sys.stdout.write("\n" + json.dumps(seconds_by_work) + "\n")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ REMOVING_THREADS = 16
 JOBS = {"1 M files of 100 MB": (10**6, 10**8), "20,000 of 5 GB": (20_000, 5 * 10**9), "100 of 1 TB": (100, 10**12)}
 
 
-def answer(task, _settings):
+def make_receipt(task, _settings):
     """Stands in for a worker: the receipt of a shard of which no file exists."""
     blocks = ("0" * 16,)
     files = {
@@ -75,26 +75,26 @@ def simulate(executor, num_shards, folder):
     """
     text = Path(folder, "a.jsonl")
     text.write_text('{"text": "a"}\n')
-    own = {"executor": executor, "no_provenance": True, "output_prefix": str(Path(folder, executor, "x"))}
-    source = open_source(config_of(BuildConfig, text, **own), append_eod=False)
+    options = {"executor": executor, "no_provenance": True, "output_prefix": str(Path(folder, executor, "x"))}
+    source = open_source(config_of(BuildConfig, text, **options), append_eod=False)
     [part] = source.inputs[0].parts
     ranges = (range(number * SHARD_BYTES, (number + 1) * SHARD_BYTES) for number in range(num_shards))
     parts = tuple(replace(part, begin=span.start, end=span.stop, stored_bytes=SHARD_BYTES) for span in ranges)
     source = replace(source, inputs=(InputFile(path=str(text), parts=parts),))
     plan = make_plan({}, source.files)
-    output = Output(prefix=own["output_prefix"], plan_id=plan.plan_id, dtype=dtype_for_vocabulary(1000))
+    output = Output(prefix=options["output_prefix"], plan_id=plan.plan_id, dtype=dtype_for_vocabulary(1000))
     with (
         mock.patch.object(assembly, "merge_range", merge),
         open_job(source.config, plan, [output], reporter=Reporter()) as job,
     ):
         memory, began, cpu, main = _peak(), time.perf_counter(), time.process_time(), time.thread_time()
-        Shards(job, source, None, function=answer).tokenize_and_merge()
+        Shards(job, source, None, function=make_receipt).tokenize_and_merge()
         used = time.thread_time() - main, time.process_time() - cpu
         measured = *used, time.perf_counter() - began, _peak() - memory
         job.journal.log.sync()
         began = time.perf_counter()
         assert len(Journal(job.work_dir).shards) == num_shards
-        return [each / num_shards for each in (*measured, time.perf_counter() - began)]
+        return [measure / num_shards for measure in (*measured, time.perf_counter() - began)]
 
 
 def _peak():

@@ -52,8 +52,6 @@ SHAPES = {
                             [{"role": "user", "content": "[1]"}, {"role": "assistant", "content": '["a"]'}]),
     "OpenAI's dump": ({"messages": [calling({"type": "function", "function": json.dumps(call()["function"])})]},
                       [calling(call())]),
-    **{f"{key} of a call": ({"messages": [calling({"name": "f", key: CITY})]},
-                            [calling({"name": "f", key: CITY, "arguments": CITY})]) for key in ("args", "input")},
     "empty columns": ({"messages": [], "prompt": "", "instruction": "", "input": "Hi", "completion": "", "output": "Yo",
                        "system": "", "system_prompt": "S"}, [SYSTEM, USER, REPLY]),
     "Alpaca with the whole prompt": ({"prompt": "Hi Yo", "instruction": "Hi", "output": "Yo"}, [USER, REPLY]),
@@ -84,8 +82,8 @@ SHAPES = {
     "null argument": ({"messages": [calling(call({"a": None}))]}, [calling(call({"a": None}))]),
     "no arguments": ({"messages": [calling({"name": "f", **arguments}) for arguments in NO_ARGUMENTS]},
                      [calling({"name": "f", "arguments": {}})] * len(NO_ARGUMENTS)),
-    "parameters of a call": ({"messages": [calling({"name": "f", "parameters": CITY})]},
-                             [calling({"name": "f", "parameters": CITY, "arguments": CITY})]),
+    "args of LangChain": ({"messages": [calling({"name": "f", "args": CITY})]},
+                          [calling({"name": "f", "args": CITY, "arguments": CITY})]),
     "former function_call": ({"messages": [{"role": "assistant", "content": None,
                                             "function_call": {"name": "f", "arguments": json.dumps(CITY)}}]},
                              [calling(call())]),
@@ -149,6 +147,8 @@ def test_keys_that_are_ignored_are_noted():
     assert read({"messages": [SYSTEM, USER], "system": "S", "prompt": "Hi"}).notes == ()
     assert read({"messages": [SYSTEM, USER], "system": "other", "chosen": []}).notes == ("system",)
     assert read({"chosen": [USER], "rejected": [USER]}, turns_field="chosen").notes == ("rejected",)
+    assert read({"messages": [REPLY, USER], "response": "Yo"}).notes == ("response",)
+    assert read({"messages": [USER, REPLY], "response": "Yo"}).notes == ()
 
 
 def test_keys_must_agree_that_a_turn_is_trained_on():
@@ -203,6 +203,7 @@ def test_spans_that_are_none_of_the_text_are_bad(spans):
 
 BAD = {
     "no conversation": ({"text": "x"}, "missing-field", "its keys are 'text'"),
+    "preferences": ({"chosen": [USER]}, "missing-field", "`turns_field: chosen` reads preferred conversations; its"),
     **{name: ({"messages": [calling(fault)]}, "bad-call", "message 1: a tool call has no `name`") for name, fault in {
         "call without name": {"arguments": "{}"}, "blank name": call(name="f") | {"function": {"name": ""}},
         "name as function": {"function": "f", "arguments": {}}}.items()},

@@ -67,12 +67,12 @@ def test_exit_status_is_that_of_the_command(start, play, code, says):
     assert says in shown
 
 
-@pytest.mark.parametrize(("given", "run"), [
+@pytest.mark.parametrize(("arguments", "run"), [
     (("build.yaml",), ["build", "--config", "FOLDER/build.yaml"]),
     (("verify", "a folder/x", "$HOME", '"'), ["verify", "a folder/x", "$HOME", '"']),
 ], ids=["configuration", "command"])  # fmt: skip
-def test_any_command_runs_on_the_cluster(start, tmp_path, given, run):
-    assert outcome(start(*given))[0] == 0
+def test_any_command_runs_on_the_cluster(start, tmp_path, arguments, run):
+    assert outcome(start(*arguments))[0] == 0
     expected = [ADDRESS, *(word.replace("FOLDER", str(tmp_path)) for word in run)]
     assert (tmp_path / "arguments.command").read_text().splitlines() == expected
 

@@ -1,4 +1,5 @@
 import io
+import shlex
 import sys
 
 import pytest
@@ -62,12 +63,12 @@ def in_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def cli(capsys):
-    """Run a command that must end with the code, and return what it alone has printed."""
+    """Run a command, a text or its words, that must end with the code, and return what it alone has printed."""
 
     def run(words, code=0):
         capsys.readouterr()
         try:
-            ended = main([*words])
+            ended = main(shlex.split(words) if isinstance(words, str) else [*words])
         except SystemExit as stop:  # as argparse does
             ended = stop.code
         shown = capsys.readouterr()
@@ -94,8 +95,8 @@ def make_config(tmp_path):
     """A build of the project's own golden text into a folder of the test."""
 
     def make(**options):
-        own = {"append_eod": True, "output_prefix": str(tmp_path / "out" / "docs"), "shard_size": "8KiB"}
-        return config_of(BuildConfig, OWN.docs, **{**own, **options})
+        defaults = {"append_eod": True, "output_prefix": str(tmp_path / "out" / "docs"), "shard_size": "8KiB"}
+        return config_of(BuildConfig, OWN.docs, **{**defaults, **options})
 
     return make
 
@@ -105,8 +106,8 @@ def build_text(cli):
     """Build inputs with these names, which must end with the code; returns what is printed."""
 
     def run(names, prefix="out/x", options=(), code=0):
-        given = [f"{name}.jsonl" for name in names.split()]
-        own = ["--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--output-prefix", prefix]
-        return cli(["build", "--input", *given, *own, *options], code)
+        paths = [f"{name}.jsonl" for name in names.split()]
+        flags = ["--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--output-prefix", prefix]
+        return cli(["build", "--input", *paths, *flags, *options], code)
 
     return run

@@ -27,12 +27,12 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_function_takes_the_options_of_its_command(name):
     signature = inspect.signature(getattr(dsindex, name))
-    known = options_of(MODELS[name])
-    assert signature.parameters.keys() == {each.alias or option for option, each in known.items()}
+    options = options_of(MODELS[name])
+    assert signature.parameters.keys() == {option.alias or key for key, option in options.items()}
     documented = inspect.getdoc(getattr(dsindex, name))
-    assert all(f"{each.alias or option}: " in documented for option, each in known.items() if each.help)
-    assert sum(bool(each.help) for each in known.values()) >= len(known) - 3
-    positional = [each.name for each in signature.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    assert all(f"{option.alias or key}: " in documented for key, option in options.items() if option.help)
+    assert sum(bool(option.help) for option in options.values()) >= len(options) - 3
+    positional = [arg.name for arg in signature.parameters.values() if arg.kind is arg.POSITIONAL_OR_KEYWORD]
     assert len(positional) == {"convert": 2, "instruct": 1}.get(name, 1)
 
 

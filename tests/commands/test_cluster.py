@@ -57,8 +57,8 @@ def test_build_survives_being_stopped_and_losing_a_node(tmp_path, make_config):
         # The same again, from a node: it continues, loses a node, gets another.
         with subprocess.Popen(build, env=environment, cwd=ROOT, text=True, **streams) as driver:
             wait_until(lambda: shards_done(progress) >= 20)
-            kept = shards_done(progress)
-            wait_until(lambda: shards_done(progress) >= kept + 20)
+            num_kept = shards_done(progress)
+            wait_until(lambda: shards_done(progress) >= num_kept + 20)
             cluster.script("remove", "worker-0")
             cluster.script("add", "1")
             _, shown = driver.communicate(timeout=2 * PATIENCE_SECONDS)

@@ -19,7 +19,7 @@ from dsindex.options.model import options_of
 
 def parser_of(command):
     parser = make_parser(command)
-    return next(each for each in parser._actions if isinstance(each, argparse._SubParsersAction)).choices[command]
+    return next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices[command]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -42,14 +42,14 @@ def test_examples_of_a_command_parse(command):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_flags_of_a_command_are_the_options_of_its_model(command):
-    known = options_of(load_model(command)).keys() | options_of(EveryCommand).keys()
-    actions = [each for each in parser_of(command)._actions if each.dest not in {"help", "ignored"}]
+    option_names = options_of(load_model(command)).keys() | options_of(EveryCommand).keys()
+    actions = [action for action in parser_of(command)._actions if action.dest not in {"help", "ignored"}]
     api_only = {"progress", "output_prefix", "command", "job_tokenizer"}
-    assert known - api_only <= {each.dest for each in actions} <= known
+    assert option_names - api_only <= {action.dest for action in actions} <= option_names
 
 
 def test_build_has_at_most_60_arguments():
-    assert len([each for each in parser_of("build")._actions if each.help != argparse.SUPPRESS]) <= 60
+    assert len([action for action in parser_of("build")._actions if action.help != argparse.SUPPRESS]) <= 60
 
 
 @pytest.mark.parametrize(("words", "message"), [
@@ -132,7 +132,7 @@ printf "%s\n" "${COMPREPLY[@]}"
 ])  # fmt: skip
 def test_bash_completes_commands_flags_and_choices(line, words):
     pytest.importorskip("argcomplete")
-    own = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     bash = ["bash", "--norc", "--noprofile", "-c", IN_BASH, "bash", line]
-    shown = subprocess.run(bash, env=own, capture_output=True, text=True, check=False)
+    shown = subprocess.run(bash, env=environment, capture_output=True, text=True, check=False)
     assert sorted(shown.stdout.split()) == words, shown.stderr

@@ -1,8 +1,10 @@
 """Compressed inputs: the same records, the same files, however they are compressed, cut, and built."""
 
 import contextlib
+import gzip
 import json
 import random
+import tracemalloc
 
 import pytest
 
@@ -27,10 +29,10 @@ def text(tmp_path_factory):
 
 
 def build(source, out, **options):
-    own = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
-    own["output_prefix"] = str(out / "x")
+    defaults = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
+    defaults["output_prefix"] = str(out / "x")
     with contextlib.chdir(source.parent):  # the quarantine names inputs as they were given
-        return run_config(config_of(BuildConfig, source.name, **{**own, **options}))
+        return run_config(config_of(BuildConfig, source.name, **{**defaults, **options}))
 
 
 def outputs(folder):
@@ -89,3 +91,14 @@ def test_damage_is_told_before_the_bad_records_that_it_makes(text, tmp_path):
         source.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
         with pytest.raises(InputError, match=r"text: the zstd frame that begins at byte \d+"):
             build(source, tmp_path / f"out{place}", on_bad_record="fail")
+
+
+def test_a_bomb_of_one_line_is_a_bad_record_and_takes_little_memory(tmp_path):
+    source = tmp_path / "text"
+    source.write_bytes(gzip.compress(b'{"text": "a", "title": "b"}\n' + bytes(100 << 20)))
+    tracemalloc.start()
+    counts = build(source, tmp_path / "out", workers=1, max_record_size="8MiB").counts
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (counts.kept, counts.quarantined) == (1, 1)
+    assert peak < 100 << 20, "the line was in memory"

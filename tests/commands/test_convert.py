@@ -69,8 +69,8 @@ def test_any_documents_come_back(tmp_path_factory, documents, version, dtype):
         named = np.dtype(dtype) if version == "spec" else None
         conversion = convert_to_indexed(str(folder / "x.pbin"), str(folder / "y"), dtype=named)
     assert read_pair(folder / "y") == read_pair(source)
-    [made] = conversion.datasets
-    assert (made.num_documents, made.token_dtype) == (len(documents), np.dtype(dtype).name)
+    [dataset] = conversion.datasets
+    assert (dataset.num_documents, dataset.token_dtype) == (len(documents), np.dtype(dtype).name)
 
 
 def test_documents_are_shuffled_alike_in_every_format(tmp_path):
@@ -78,12 +78,12 @@ def test_documents_are_shuffled_alike_in_every_format(tmp_path):
     rng = np.random.default_rng(5)
     lists = [[rng.integers(1, 99, rng.integers(1, 9)).tolist()] for _ in range(70)]
     source = str(write_dataset(tmp_path / "a", lists))
-    wanted = [lists[number][0] for number in permute(np.arange(70), 70, seed=3)]
+    expected = [lists[number][0] for number in permute(np.arange(70), 70, seed=3)]
     for number, name in enumerate(("b.pbin", "b", "c.pbin", "c")):
         dsindex.convert(source if number < 2 else tmp_path / "a.pbin", tmp_path / name, shuffle_documents=3)
         documents = open_documents(detect_dataset(str(tmp_path / name)))
-        found = [documents.tokens[slice(*documents.span(each))].tolist() for each in range(70)]
-        assert found == wanted, name
+        shuffled = [documents.tokens[slice(*documents.span(document))].tolist() for document in range(70)]
+        assert shuffled == expected, name
         if number == 1:
             dsindex.convert(source, tmp_path / "a.pbin")
     assert read_pair(tmp_path / "b") == read_pair(tmp_path / "c")
@@ -94,10 +94,10 @@ def test_documents_are_shuffled_alike_in_every_format(tmp_path):
 def test_shuffled_documents_keep_their_sequences(tmp_path):
     lists = [[[1, 2], [3]], [], [[4]], [[5], [6, 7], [8]], [[9]]]
     dsindex.convert(str(write_dataset(tmp_path / "a", lists)), tmp_path / "b", shuffle_documents=8)
-    found = dsindex.open(tmp_path / "b")
-    documents = [[found[each].tolist() for each in found.document_sequences(number)] for number in range(5)]
+    dataset = dsindex.open(tmp_path / "b")
+    documents = [[dataset[sequence].tolist() for sequence in dataset.document_sequences(number)] for number in range(5)]
     assert documents == [lists[number] for number in permute(np.arange(5), 5, seed=8)] != lists
-    parts = [write_dataset(tmp_path / name, own) for name, own in {"c": lists[:2], "d": [], "e": lists[2:]}.items()]
+    parts = [write_dataset(tmp_path / name, part) for name, part in {"c": lists[:2], "d": [], "e": lists[2:]}.items()]
     for _ in range(2):  # the same again is as good
         dsindex.merge(parts, output_prefix=tmp_path / "f", shuffle_documents=8)
     assert read_pair(tmp_path / "f") == read_pair(tmp_path / "b")

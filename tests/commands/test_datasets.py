@@ -63,5 +63,5 @@ def test_list_of_datasets_is_an_argument_as_they_are(command, code, shown, in_fo
     for name, num_documents in {"a_000": 6, "a_001": 2, "b": 8}.items():
         write_dataset(in_folder / name, [[[1] * 4]] * num_documents)
     Path("a.txt").write_text(f"24 {in_folder}/a_000\n8 {in_folder}/a_001\n")
-    found = cli((command if "LIST" in command else f"{command} LIST").replace("LIST", "a.txt").split(), code)
-    assert [part for part in shown if part.replace("LIST", "a.txt") not in found.out + found.err] == [], found
+    printed = cli((command if "LIST" in command else f"{command} LIST").replace("LIST", "a.txt").split(), code)
+    assert [part for part in shown if part.replace("LIST", "a.txt") not in printed.out + printed.err] == [], printed

@@ -50,8 +50,8 @@ class Panic(BaseException):
 class Unpicklable(Exception):
     """Takes more than what it is raised with again."""
 
-    def __init__(self, one, two):
-        super().__init__(one + two)
+    def __init__(self, first, second):
+        super().__init__(first + second)
 
 
 def panic(_number):

@@ -38,8 +38,8 @@ def record_of(number, rng):
 
 
 def config_of(source, folder, **options):
-    own = {"append_eod": True, "on_bad_record": "quarantine", "output_prefix": str(folder / "x"), "workers": None}
-    return jobs.config_of(BuildConfig, (str(source / "a.jsonl"), str(source / "b.jsonl")), **{**own, **options})
+    defaults = {"append_eod": True, "on_bad_record": "quarantine", "output_prefix": str(folder / "x"), "workers": None}
+    return jobs.config_of(BuildConfig, (str(source / "a.jsonl"), str(source / "b.jsonl")), **{**defaults, **options})
 
 
 def good_records(source):
@@ -76,14 +76,14 @@ def encode(text):
 
 def closed(sequences):
     """A document as it is stored: without empty sequences, and with EOD at its end."""
-    kept = [ids for ids in sequences if ids]
-    return [*kept[:-1], [*kept[-1], TOKENIZER.eod_id]] if kept else []
+    nonempty = [ids for ids in sequences if ids]
+    return [*nonempty[:-1], [*nonempty[-1], TOKENIZER.eod_id]] if nonempty else []
 
 
 def test_joined_texts_are_one_document(source, tmp_path):
     run_config(config_of(source, tmp_path, **KINDS["join"]))
     texts = [[r["text"], r["meta"]["text"], *(r["meta"]["tags"] or [""])] for r in good_records(source)]
-    assert documents(tmp_path / "x", "text") == [closed([encode("\n".join(own))]) for own in texts]
+    assert documents(tmp_path / "x", "text") == [closed([encode("\n".join(parts))]) for parts in texts]
 
 
 def test_token_ids_are_stored_as_they_are(source, tmp_path):
@@ -95,27 +95,17 @@ def test_token_ids_are_stored_as_they_are(source, tmp_path):
     assert report.run.engine is None
 
 
-def test_filtered_records_are_counted(source, tmp_path, cli):
-    options = ("--input", source / "a.jsonl", "--tokenizer-model", OWN.plain_tokenizer, "--append-eod")
-    words = ("build", *options, "--output-prefix", tmp_path / "x", "--where", ".n < 100", "--workers", 1)
-    shown = cli([*map(str, words), "--on-bad-record", "quarantine", "--executor", "local"]).out
-    assert "200 lines = 96 kept + 101 filtered + 2 quarantined + 1 blank" in shown
-    content = json.loads((tmp_path / "x_text_document.manifest.json").read_bytes())["content"]
-    assert content["account"]["filtered"] == content["inputs"][0]["filtered"] == 101
-    assert content["options"]["where"] == ".n < 100"
-
-
 @pytest.fixture(scope="module")
 def expected(source, tmp_path_factory):
     """What a build of each kind publishes, made once in one shard."""
-    made = {}
+    files_by_kind = {}
 
     def of_kind(kind):
-        if kind not in made:
+        if kind not in files_by_kind:
             folder = tmp_path_factory.mktemp("expected")
             run_config(config_of(source, folder, **KINDS[kind], shard_size="64MiB", workers=1))
-            made[kind] = published(folder)
-        return made[kind]
+            files_by_kind[kind] = published(folder)
+        return files_by_kind[kind]
 
     return of_kind
 

@@ -46,6 +46,7 @@ AGAIN += " --consumed-samples 2 --global-batch-size 2"
 GROWN = CONTINUED.replace("A ", "G --split 1 ").replace("first", "grown")
 MASKS = "chat_template: chatml"
 LIKE = "index --like one/A-GPTDataset-train-description.txt --data-cache-path legacy -- "
+SIX_SAMPLES = {"--num-samples": "6", "--train-iters": None}
 PRINTED = object()
 """The value of a flag is the word after it in the hint."""
 
@@ -136,11 +137,10 @@ CASES = {
     "multiple": (CHAT + " --seq-length 250 --pad-to-multiple 64", {"--seq-length": PRINTED}),
     "other-format": (CHAT.replace("tok ", "gpt2.tiktoken "), {"dsindex build": TEXT.replace("tok ", "gpt2.tiktoken ")}),
     # Index caches.
-    "job": (INDEX + " --train-iters 3 --global-batch-size 2", {"--num-samples": "6", "--train-iters": None}),
+    "job": (INDEX + " --train-iters 3 --global-batch-size 2", SIX_SAMPLES),
     "blend": (BLEND + " --epochs 1", {"--num-samples": "6,1,1", "--epochs": None}),
     "no-samples": (INDEX + " --num-samples 9,9,9 --split 9999,1,0", {"none": "--num-samples 9,none,none"}),
-    "maxtext": (INDEX + " --reader maxtext --train-iters 6 --split 100,0",
-        {"--num-samples": "6", "--train-iters": None}),
+    "maxtext": (INDEX + " --reader maxtext --train-iters 6 --split 100,0", SIX_SAMPLES),
     "plain-list": (BLEND.replace("0.5 ", "") + " --blend-schedule '0:50,50' --num-samples 6,1,1 --plain-names",
         {"--data-path": "1 A 1 B"}),
     "amount": ("mix A 0.5 B 0.3", {**dict.fromkeys(["A", "0.5", "B", "0.3"]), "--data-path": "1 A"}),
@@ -384,7 +384,7 @@ def texts_of(node, values):
 
 def hints_of_the_source():
     """Return the hints of the package that name a flag, a command, a variable or a package."""
-    found = set()
+    texts = set()
     for path in Path(dsindex.__file__).parent.rglob("*.py"):
         nodes, values = list(ast.walk(ast.parse(path.read_text()))), {}
         for node in nodes:
@@ -394,8 +394,8 @@ def hints_of_the_source():
                     values.setdefault(getattr(name, "id", None), []).append(node.value)
         hints = [word.value for node in nodes for word in getattr(node, "keywords", ()) if word.arg == "hint"]
         hints += [value for name in values if "hint" in (name or "").lower() for value in values[name]]
-        found |= {text for hint in hints for text in texts_of(hint, dict(values))}
-    return {text for text in found if re.search(r"--[a-z]|`[a-z]+ |dsindex (?!needs)[a-z]|pip |[A-Z]_[A-Z]|\(\)", text)}
+        texts |= {text for hint in hints for text in texts_of(hint, dict(values))}
+    return {text for text in texts if re.search(r"--[a-z]|`[a-z]+ |dsindex (?!needs)[a-z]|pip |[A-Z]_[A-Z]|\(\)", text)}
 
 
 @functools.cache
@@ -404,22 +404,22 @@ def flags_of(command):
     return {*FOREIGN, *commands.choices[command]._option_string_actions}
 
 
-def follow(words, hint, printed, answer):
+def follow(words, hint, printed, remedy):
     """Return the words of a command after following a part of a hint."""
-    if callable(answer):
-        return answer(hint) or words
-    if isinstance(answer, str) and answer.startswith("< "):
-        subprocess.run(f"{printed} {answer}", shell=True, check=True)
+    if callable(remedy):
+        return remedy(hint) or words
+    if isinstance(remedy, str) and remedy.startswith("< "):
+        subprocess.run(f"{printed} {remedy}", shell=True, check=True)
         return words
-    if answer == "COMMAND":
+    if remedy == "COMMAND":
         return [printed, *words[1:]]
-    if answer is PRINTED:
+    if remedy is PRINTED:
         return set_flag(words, printed, [re.search(rf"{printed} ('[^']*'|[^ ,;?]+)", hint)[1].strip("'")])
-    if answer is None and printed in words and not printed.startswith("-"):
+    if remedy is None and printed in words and not printed.startswith("-"):
         return [*words[: words.index(printed)], *words[words.index(printed) + 1 :]]
-    flag, *values = shlex.split(printed if printed.startswith("-") else answer)
-    given = shlex.split(answer or "") if printed.startswith("-") else values
-    return set_flag(words, flag, None if answer is None else values or given or [printed])
+    flag, *values = shlex.split(printed if printed.startswith("-") else remedy)
+    flag_values = shlex.split(remedy or "") if printed.startswith("-") else values
+    return set_flag(words, flag, None if remedy is None else values or flag_values or [printed])
 
 
 FOLLOWED = set[str]()
@@ -429,7 +429,7 @@ FOLLOWED = set[str]()
 @pytest.mark.usefixtures("_folder")
 @pytest.mark.parametrize("name", CASES)
 def test_a_hint_that_is_followed_ends_the_error(name, capsys, monkeypatch):
-    line, answers, *changed = CASES[name]
+    line, remedies, *changed = CASES[name]
     for place, value in dict(*changed).items():
         monkeypatch.setattr(place, value)
     first = words = shlex.split(line.replace("NEW", f"{name}-new"))
@@ -441,16 +441,16 @@ def test_a_hint_that_is_followed_ends_the_error(name, capsys, monkeypatch):
     problem, hint = error.partition("; ")[0], f"{hint or ''} {error}"
     FOLLOWED.add(hint)
     command = None
-    for printed, answer in answers.items():
-        assert answer is None or printed in hint, hint
-        given = answer.replace("NEW", f"{name}-new") if isinstance(answer, str) else answer
-        if printed.startswith("dsindex ") or (isinstance(answer, str) and answer.startswith("dsindex ")):
-            command = shlex.split(given.removeprefix("dsindex ") or printed.removeprefix("dsindex "))
-            assert command[0] == (answer if answer.startswith("dsindex ") else printed).split()[1]
+    for printed, remedy in remedies.items():
+        assert remedy is None or printed in hint, hint
+        filled_remedy = remedy.replace("NEW", f"{name}-new") if isinstance(remedy, str) else remedy
+        if printed.startswith("dsindex ") or (isinstance(remedy, str) and remedy.startswith("dsindex ")):
+            command = shlex.split(filled_remedy.removeprefix("dsindex ") or printed.removeprefix("dsindex "))
+            assert command[0] == (remedy if remedy.startswith("dsindex ") else printed).split()[1]
             code, shown = run(command, capsys)
             assert (code, problem in shown) == (0, False), shown
         else:
-            words = follow(words, hint, printed, given)
+            words = follow(words, hint, printed, filled_remedy)
     if command is None or words != first:
         code, shown = run(words, capsys)
         assert (code, problem in shown) == (0, False), shown
@@ -459,6 +459,6 @@ def test_a_hint_that_is_followed_ends_the_error(name, capsys, monkeypatch):
 def test_every_hint_that_names_a_command_or_a_flag_is_followed(request):
     if sum("hint_that_is" in item.name for item in request.session.items) < len(CASES):
         pytest.skip("all cases have to run before")
-    left = {hint for hint in hints_of_the_source() if not any(re.search(each, hint) for each in ELSEWHERE)}
+    hints = {hint for hint in hints_of_the_source() if not any(re.search(pattern, hint) for pattern in ELSEWHERE)}
     printed = "\n".join(FOLLOWED)
-    assert {hint for hint in left if not re.search(".*".join(map(re.escape, hint.split("{}"))), printed)} == set()
+    assert {hint for hint in hints if not re.search(".*".join(map(re.escape, hint.split("{}"))), printed)} == set()

@@ -35,19 +35,19 @@ OTHER_INPUTS = [
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize(("before", "now", "reason"), OTHER_INPUTS, ids=[f"{a} then {b}" for a, b, _ in OTHER_INPUTS])
+@pytest.mark.parametrize(("before", "after", "reason"), OTHER_INPUTS, ids=[f"{a} then {b}" for a, b, _ in OTHER_INPUTS])
 @pytest.mark.parametrize("is_kept", [False, True], ids=["published", "kept"])
-def test_other_inputs_are_another_plan(before, now, reason, is_kept, build_text):
+def test_other_inputs_are_another_plan(before, after, reason, is_kept, build_text):
     build_text(before, options=["--keep-shards"] if is_kept else [])
     was = datasets("out/x")
-    error = build_text(now, code=1).err
+    error = build_text(after, code=1).err
     assert re.search(f"other inputs or options .*here: {reason}", error), error
     assert datasets("out/x") == was
     if is_kept:  # what a bad record or a kill leaves: shards, and no output
         for path in Path("out").glob("x_text_document.*"):
             path.unlink()
-    build_text(now, options=[] if is_kept else ["--replace"])
-    build_text(now, "other/x")
+    build_text(after, options=[] if is_kept else ["--replace"])
+    build_text(after, "other/x")
     assert datasets("out/x") == datasets("other/x")
 
 
@@ -68,13 +68,13 @@ def test_only_changed_inputs_are_tokenized_again(executor, finished, build_text,
         if not finished:
             patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
         build_text("c a b", options=options, code=0 if finished else 130)
-    before = tokenized()
+    old = tokenized()
     Path("b.jsonl").write_bytes(b"".join(LINES[5:50]))
     told = build_text("d b a", options=[*options, *(["--replace"] if finished else [])]).err
-    made = tokenized()[len(before) :]
+    remade = tokenized()[len(old) :]
     assert re.search("/[bc].jsonl and 1 more are gone or .*; the input .*/[bd].jsonl and 1 more are new or", told)
-    assert f"{before.count('a.jsonl')} of {before.count('a.jsonl') + len(made)} shards kept, {len(made)} to be" in told
-    assert set(made) == {"b.jsonl", "d.jsonl"}
+    assert f"{old.count('a.jsonl')} of {old.count('a.jsonl') + len(remade)} shards kept, {len(remade)} to be" in told
+    assert set(remade) == {"b.jsonl", "d.jsonl"}
     build_text("d b a", "other/x", options)
     assert datasets("out/x") == datasets("other/x")
 
@@ -102,10 +102,10 @@ def test_shard_size_of_a_large_job_is_kept_when_inputs_are_added(monkeypatch, bu
 def test_several_datasets_of_one_build_are_one_dataset_cut_between_inputs(monkeypatch, build_text, cli):
     for name, lines in zip("abcd", (10, 40, 80, 5), strict=True):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:lines]))
-    most = Path("b.jsonl").stat().st_size + Path("a.jsonl").stat().st_size
+    max_bytes = Path("b.jsonl").stat().st_size + Path("a.jsonl").stat().st_size
     options = ["--json-keys", "text", "title", "--on-bad-record", "quarantine", "--sample", "80%", "--hold-out", "20%"]
     build_text("a b c d", "other/x", [*options, "--shard-size", "1KiB"])
-    several = [*options, "--max-dataset-size", f"{most}B", "--shard-size", "9KiB"]
+    several = [*options, "--max-dataset-size", f"{max_bytes}B", "--shard-size", "9KiB"]
     with monkeypatch.context() as patch:
         patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
         build_text("a b c d", options=several, code=130)
@@ -135,8 +135,8 @@ def test_build_with_too_many_documents_for_a_dataset_makes_several_and_says_so(m
     shown = build_text("a b c d").err + build_text("a b c d").err
     assert f"so several are made, as with --max-dataset-size {size}" in shown
     build_text("a b c d", "other/x", ["--max-dataset-size", size])
-    made = sorted(path.name for path in Path("out").iterdir())
-    assert len([name for name in made if name.endswith(".bin")]) in {2, 4}
-    assert made == sorted(path.name for path in Path("other").iterdir())
-    for name in (name for name in made if name.endswith((".bin", ".idx"))):
+    names = sorted(path.name for path in Path("out").iterdir())
+    assert len([name for name in names if name.endswith(".bin")]) in {2, 4}
+    assert names == sorted(path.name for path in Path("other").iterdir())
+    for name in (name for name in names if name.endswith((".bin", ".idx"))):
         assert Path("out", name).read_bytes() == Path("other", name).read_bytes()

@@ -25,10 +25,10 @@ RECORDS[18]["text"] = "two\nlines\r\nand a half"
 
 
 def build(source, out, **options):
-    own = {"json_keys": ("text", "title"), "append_eod": True, "output_prefix": str(out / "x")}
+    defaults = {"json_keys": ("text", "title"), "append_eod": True, "output_prefix": str(out / "x")}
     out.mkdir(exist_ok=True)
-    given = tuple(source) if isinstance(source, list) else source
-    return run_config(config_of(BuildConfig, given, **{**own, **options}))
+    inputs = tuple(source) if isinstance(source, list) else source
+    return run_config(config_of(BuildConfig, inputs, **{**defaults, **options}))
 
 
 def data(out):

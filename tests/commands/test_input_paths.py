@@ -34,7 +34,7 @@ def write(*paths, content=b"{}\n"):
         Path(path).write_bytes(content)
 
 
-def found(*patterns, lists=(), split=None):
+def paths_of(*patterns, lists=(), split=None):
     return [path.path for path in find_paths(patterns, lists=lists, split=split)]
 
 
@@ -50,20 +50,20 @@ PART = st.text("ab.-_/é\udcff😀", min_size=1, max_size=6).filter(lambda text:
 @given(st.lists(st.lists(PART, min_size=1, max_size=3), min_size=1, max_size=12))
 def test_order_of_a_folder_is_that_of_the_bytes_of_its_names(tmp_path_factory, paths):
     folder = tmp_path_factory.mktemp("in")
-    made = set()
+    written_paths = set()
     for *folders, name in paths:
         path = folder.joinpath(*(f"{part}-" for part in folders), f"{name}.jsonl")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"{}\n")
-        made.add(path)
-    expected = sorted(made, key=lambda path: [os.fsencode(part) for part in path.relative_to(folder).parts])
-    assert found(str(folder)) == [str(path) for path in expected]
+        written_paths.add(path)
+    expected = sorted(written_paths, key=lambda path: [os.fsencode(part) for part in path.relative_to(folder).parts])
+    assert paths_of(str(folder)) == [str(path) for path in expected]
 
 
 def test_folder_takes_what_is_data():
     names = ["A.JSON", "b.ndjson.zst", "c.json.xz", "d.parquet", "e.jsonl.bgz", "f.arrow"]
     write(*(f"data/{name}" for name in names))
-    assert found("data") == [f"data/{name}" for name in names]
+    assert paths_of("data") == [f"data/{name}" for name in names]
     write("in/_SUCCESS.json", "in/__MACOSX/._a.jsonl", "in/.hidden.jsonl", "in/.cache/x.jsonl", "in/notes.txt")
     write("in/README.md", "in/dataset_infos.json")
     write("in/x_text_document.manifest.json", "in/x_text_document.provenance.parquet", "in/x.quarantine.jsonl.zst")
@@ -77,7 +77,7 @@ def test_folder_takes_what_is_data():
         "hint: name other files by a pattern"
     )
     Path("in/near.jsonl").symlink_to("../elsewhere/far.jsonl")
-    assert found("in") == ["in/near.jsonl"]
+    assert paths_of("in") == ["in/near.jsonl"]
 
 
 def test_drawn_patterns_take_each_file_once_and_the_same_in_a_bucket_as_on_a_disk():
@@ -86,10 +86,10 @@ def test_drawn_patterns_take_each_file_once_and_the_same_in_a_bucket_as_on_a_dis
     write(*paths)
     for _ in range(300):
         folders = rng.choices(["**", "**", "*", "a", ".*", "a*"], k=rng.randrange(5))
-        wanted = ["t", *folders, rng.choice(["*.x", "1?.x", "**"])]
-        matching = sorted(path for path in paths if is_match(path.split("/"), wanted))
+        parts = ["t", *folders, rng.choice(["*.x", "1?.x", "**"])]
+        matching = sorted(path for path in paths if is_match(path.split("/"), parts))
         try:
-            assert [path for path, _ in expand_pattern("/".join(wanted))] == matching, wanted
+            assert [path for path, _ in expand_pattern("/".join(parts))] == matching, parts
         except InputError:
             assert not matching
     assert not is_match(["a"] * 400, ["**", "a"] * 100 + ["b"]), "many stars take no time"
@@ -101,21 +101,21 @@ def test_patterns_follow_links_but_not_in_circles():
     Path("in/far").symlink_to("../elsewhere")
     Path("in/near").symlink_to("sub")
     names = ["in/a.jsonl", "in/far/c.jsonl", "in/near/b.jsonl", "in/sub/b.jsonl"]
-    assert found("in/**/*.jsonl") == names
+    assert paths_of("in/**/*.jsonl") == names
     Path("elsewhere/back").symlink_to("../in")
     assert re.match(r"in/far/\S*: a link to a folder around it, which `\*\*` would follow", refusal("i*/**"))
-    assert found("in") == ["in/a.jsonl", "in/sub/b.jsonl"]
+    assert paths_of("in") == ["in/a.jsonl", "in/sub/b.jsonl"]
 
 
-@pytest.mark.parametrize(("exclude", "left"), [
+@pytest.mark.parametrize(("exclude", "names"), [
     (["*.log.jsonl"], ["a.jsonl", "c.jsonl", "tmp/d.jsonl"]), (["tmp/**", "c.*"], ["a.jsonl", "b.log.jsonl"]),
     (["in/c.jsonl", "m/d.jsonl"], ["a.jsonl", "b.log.jsonl", "c.jsonl", "tmp/d.jsonl"]),
 ])  # fmt: skip
-def test_excluded_inputs_are_left_out(exclude, left):
+def test_excluded_inputs_are_left_out(exclude, names):
     write(*(f"in/{name}" for name in ("a.jsonl", "b.log.jsonl", "c.jsonl", "tmp/d.jsonl")))
-    assert [each.path for each in find_paths(["in"], exclude=exclude)] == [f"in/{name}" for name in left]
-    given = [f"in/{name}" for name in left if (name, exclude[0]) != ("c.jsonl", "in/c.jsonl")]
-    assert [each.path for each in find_paths(["in/**"], exclude=exclude)] == given
+    assert [file.path for file in find_paths(["in"], exclude=exclude)] == [f"in/{name}" for name in names]
+    expected_paths = [f"in/{name}" for name in names if (name, exclude[0]) != ("c.jsonl", "in/c.jsonl")]
+    assert [file.path for file in find_paths(["in/**"], exclude=exclude)] == expected_paths
 
 
 def test_empty_file_beside_others_is_noted(cli):
@@ -126,14 +126,14 @@ def test_empty_file_beside_others_is_noted(cli):
     assert "1 line = 1 kept" in shown.out
 
 
-@pytest.mark.parametrize(("log", "what"), [
+@pytest.mark.parametrize(("log", "message"), [
     ("sub/_delta_log/00000000000000000000.json", "in/sub: this is a Delta table"),
     ("sub/metadata/v1.metadata.json", "in/sub: this is an Iceberg table"),
     ("sub/.hoodie/hoodie.properties", "in/sub: this is a Hudi table"),
 ])  # fmt: skip
-def test_table_with_a_log_is_refused(log, what):
+def test_table_with_a_log_is_refused(log, message):
     write("in/a.jsonl", "in/sub/data/a.parquet", f"in/{log}")
-    assert refusal("in").startswith(what)
+    assert refusal("in").startswith(message)
 
 
 def test_values_of_folders_are_those_of_their_records(cli):
@@ -141,13 +141,13 @@ def test_values_of_folders_are_those_of_their_records(cli):
     rows[1]["own"] = "x"
     for row in rows:
         folder = Path(f"in/lang={row['lang'].replace(' ', '%20')}/year={row['year']}")
-        own = {"text": row["text"], **({"year": "mine"} if "own" in row else {})}
-        write(f"{folder}/a.jsonl", content=b"\n {} \n" + json.dumps(own).encode() + b"\n")
-        pq.write_table(pa.table({key: [value] for key, value in own.items()}), folder / "b.parquet")
+        fields = {"text": row["text"], **({"year": "mine"} if "own" in row else {})}
+        write(f"{folder}/a.jsonl", content=b"\n {} \n" + json.dumps(fields).encode() + b"\n")
+        pq.write_table(pa.table({key: [value] for key, value in fields.items()}), folder / "b.parquet")
         empty = {"lang": row["lang"], "year": row["year"]}
-        row["year"] = own.get("year", row["year"])
+        row["year"] = fields.get("year", row["year"])
         with open("whole.jsonl", "a") as whole:
-            whole.write("\n" + "".join(json.dumps(each) + "\n" for each in (empty, row, row)))
+            whole.write("\n" + "".join(json.dumps(record) + "\n" for record in (empty, row, row)))
     where = '(.lang | startswith("en")) and .year != 2023 or .year == "mine"'
     for keys, more in (("lang",), ()), (("text", "lang"), ()), (("y=.year | tostring",), ("--where", where)):
         for source in ("in", "whole.jsonl"):
@@ -166,17 +166,17 @@ def test_pattern_leaves_out_nothing_whose_disk_returns_an_error(monkeypatch, cal
     """glob takes such a folder for an empty one, and such a file for absent: it would be missing in the output."""
     write("in/a/x.jsonl", "in/b/x.jsonl")
     os.symlink("loop", "in/loop")  # matches nothing
-    real, left = getattr(os, call), [1]
+    real, failures = getattr(os, call), [1]
 
     def failing(path):
-        if str(path).endswith(place) and left.append(left.pop() - 1) is None and left[0] >= 0:
+        if str(path).endswith(place) and failures.append(failures.pop() - 1) is None and failures[0] >= 0:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return real(path)
 
     monkeypatch.setattr(os, call, failing)
     monkeypatch.setattr("dsindex.store.local.READ_PAUSES", (0.0, 0.0, 0.0))
-    assert found(pattern) == ["in/a/x.jsonl", "in/b/x.jsonl"]
-    left[0] = 4
+    assert paths_of(pattern) == ["in/a/x.jsonl", "in/b/x.jsonl"]
+    failures[0] = 4
     assert f"{place}: cannot be read (Input/output error)" in refusal(pattern)
 
 
@@ -185,7 +185,7 @@ def test_file_in_two_formats_is_refused():
     message = refusal("in")
     assert "a.jsonl.gz" in message
     assert "so its records would count twice" in message
-    assert found("in/*.jsonl", "in/b.ndjson") == ["in/a.jsonl", "in/b.ndjson"]
+    assert paths_of("in/*.jsonl", "in/b.ndjson") == ["in/a.jsonl", "in/b.ndjson"]
 
 
 @pytest.mark.parametrize(("path", "split"), [
@@ -205,8 +205,8 @@ def test_several_splits_need_a_choice():
         "in: the folder has several splits; it has no split (1), test (1), train (3)\n"
         "hint: choose with --input-split NAME, or take them all with --input-split all"
     )
-    assert found("in", split="train") == [f"in/data/train-{n:05}-of-00003.parquet" for n in range(3)]
-    assert len(found("in", split="all")) == 5
+    assert paths_of("in", split="train") == [f"in/data/train-{n:05}-of-00003.parquet" for n in range(3)]
+    assert len(paths_of("in", split="all")) == 5
     assert refusal("in", split="val").startswith("in: no file is of the split 'val'; it has no split (1), test (1)")
 
 
@@ -219,21 +219,21 @@ def test_missing_part_is_named(numbers, missing):
         require_all_parts(["in/x-0-of-999999999.jsonl"])  # takes no time or memory
     write("in/whole.jsonl", *(f"in/x-{number:05}-of-00004.jsonl" for number in numbers))
     if missing is None:
-        assert len(found("in")) == len(numbers) + 1
+        assert len(paths_of("in")) == len(numbers) + 1
     else:
         assert refusal("in").startswith(f"in/{missing}: this part is missing, 3 of 4 are there\nhint: fetch it, or")
-    assert len(found("in/x-*.jsonl")) == len(numbers)
+    assert len(paths_of("in/x-*.jsonl")) == len(numbers)
 
 
 def test_saved_datasets_are_taken_as_their_files_say():
     names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
     write(*(f"in/one/{name}" for name in [*names, "dataset_info.json", "cache-0123456789abcdef.arrow"]))
     Path("in/one/state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
-    assert found("in/one") == [f"in/one/{name}" for name in names]
+    assert paths_of("in/one") == [f"in/one/{name}" for name in names]
     write("in/a.jsonl", "in/two.jsonl")
-    assert found("in") == ["in/a.jsonl", *found("in/one"), "in/two.jsonl"]
+    assert paths_of("in") == ["in/a.jsonl", *paths_of("in/one"), "in/two.jsonl"]
     write("both/dataset_dict.json", "both/en/data.arrow", "both/de/data.arrow")
-    assert found("both", split="de") == ["both/de/data.arrow"]
+    assert paths_of("both", split="de") == ["both/de/data.arrow"]
 
 
 @pytest.mark.parametrize(("state", "message"), [
@@ -251,11 +251,11 @@ def test_cache_of_the_hub_is_taken_by_its_snapshot():
     write("hub/blobs/0a1b", "hub/refs/main")
     Path("hub/snapshots/rev1/data").mkdir(parents=True)
     Path("hub/snapshots/rev1/data/train-00000-of-00001.parquet").symlink_to("../../../blobs/0a1b")
-    assert found("hub") == ["hub/snapshots/rev1/data/train-00000-of-00001.parquet"]
+    assert paths_of("hub") == ["hub/snapshots/rev1/data/train-00000-of-00001.parquet"]
     first, second = "a" * 40, "b" * 40
     for name in (f"{first}/x.arrow", f"{first}/dataset_info.json", f"{first}.incomplete/x.arrow"):
         write(f"cache/{name}")
-    assert found("cache") == [f"cache/{first}/x.arrow"]
+    assert paths_of("cache") == [f"cache/{first}/x.arrow"]
     write(f"cache/{second}/dataset_info.json")
     assert refusal("cache").startswith(f"cache: it has 2 revisions of a dataset ({first}, {second})")
     write("hub/snapshots/rev2/README.md")
@@ -270,7 +270,7 @@ def test_cache_of_the_hub_is_taken_by_its_snapshot():
 def test_list_names_files_literally(content):
     write("b.jsonl", "a [1].jsonl", "first.jsonl", "a 1.jsonl")
     write("list", content=content)
-    assert found("first.jsonl", lists=["list"]) == ["first.jsonl", "b.jsonl", "a [1].jsonl", "b.jsonl"]
+    assert paths_of("first.jsonl", lists=["list"]) == ["first.jsonl", "b.jsonl", "a [1].jsonl", "b.jsonl"]
 
 
 @pytest.mark.parametrize(("content", "message"), [

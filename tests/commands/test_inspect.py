@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import dsindex
-from dsindex.cli.main import main
 from dsindex.commands.inspect import run_inspect
 from dsindex.commands.token_data import cut_pieces
 from dsindex.errors import BadRecordError
@@ -57,10 +56,10 @@ def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
     assert [text.removesuffix("<|endoftext|>") for text in texts] == TEXTS
     assert [excerpt["origin"]["source"]["line"] for excerpt in seen["excerpts"]] == [1, 2, 3]
     assert seen["lengths"]["documents"]["total"] == seen["facts"]["tokens"]
-    found, shown = dsindex.inspect(built), io.StringIO()
-    dsindex.show(found, shown)
+    result, shown = dsindex.inspect(built), io.StringIO()
+    dsindex.show(result, shown)
     assert shown.getvalue() == cli(["inspect", built]).out
-    assert (repr(found), found.ok) == (f"InspectResult(path='{built}', kind='MMIDIDX', notes=[], findings=[])", True)
+    assert (repr(result), result.ok) == (f"InspectResult(path='{built}', kind='MMIDIDX', notes=[], findings=[])", True)
 
 
 def test_a_source_of_other_content_is_told(built, tmp_path):
@@ -98,15 +97,6 @@ def test_damage_is_a_finding_and_no_traceback(built, suffix, damage, cli):
     assert ("FOUND: " in shown.out) is is_seen
 
 
-def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built, tmp_path, cli):
-    cache = str(tmp_path / "cache")
-    settings = ["--seq-length", "8", "--split", "1,0,0", "--epochs", "1", "--data-cache-path", cache]
-    assert main(["index", "--data-path", built, *settings]) == 0
-    seen = inspect(cli, cache, "--sample", "0")
-    assert sum(excerpt["num_tokens"] for excerpt in seen["excerpts"]) == 9
-    assert {excerpt["origin"]["source"]["line"] for excerpt in seen["excerpts"]} <= {1, 2, 3}
-
-
 def test_a_blend_shows_its_weights_and_documents_of_all_of_a_dataset(in_folder, cli):
     write_dataset(in_folder / "a", [[[number] * 9] for number in range(12)])
     write_dataset(in_folder / "b", [[[7] * 90]])
@@ -129,7 +119,7 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
     assert "\n    5│[6]│ … 1 more token\n" in shown
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
     findings = inspect(cli, str(tmp_path / "chat"), code=1)["findings"]
-    assert any("not a uint8 mask for every token" in found for found in findings)
+    assert any("not a uint8 mask for every token" in finding for finding in findings)
 
 
 def test_a_work_folder_says_how_far_its_job_is(make_config, tmp_path, cli):

@@ -44,7 +44,7 @@ def chats(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=[1, 16])
-def made(request, tmp_path_factory, chats):
+def finished_job(request, tmp_path_factory, chats):
     """A finished job with all exports, and the multiple to which conversations are padded."""
     folder = tmp_path_factory.mktemp("made")
     run_config(job(folder, chats, shard_size="64MiB", workers=1, pad_to_multiple=request.param), CONFIG)
@@ -52,8 +52,8 @@ def made(request, tmp_path_factory, chats):
 
 
 def job(folder, chats, **options):
-    given = {"input": (str(chats),), "export": ("parquet", "bridge"), **options}
-    return instruct_jobs.job(folder / "chat", **given)
+    defaults = {"input": (str(chats),), "export": ("parquet", "bridge"), **options}
+    return instruct_jobs.job(folder / "chat", **defaults)
 
 
 def exported(folder):
@@ -73,17 +73,17 @@ def rows_of(folder, split):
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("way", [{"shard_size": "3KiB", "workers": 3}, {"executor": "processes"}], ids=str)
-def test_same_bytes_for_any_shard_size_and_executor(tmp_path, chats, made, way):
-    folder, multiple = made
+def test_same_bytes_for_any_shard_size_and_executor(tmp_path, chats, finished_job, way):
+    folder, multiple = finished_job
     run_config(job(tmp_path, chats, pad_to_multiple=multiple, **way), CONFIG)
     assert exported(tmp_path) == exported(folder)
     assert folders_in(tmp_path) == folders_in(folder)
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_packs_have_every_conversation_once_with_its_mask(made, split):
-    folder, multiple = made
-    texts, masks = (IndexedDataset(folder / f"chat_{split}_{what}") for what in ("text_document", "loss_mask"))
+def test_packs_have_every_conversation_once_with_its_mask(finished_job, split):
+    folder, multiple = finished_job
+    texts, masks = (IndexedDataset(folder / f"chat_{split}_{suffix}") for suffix in ("text_document", "loss_mask"))
     padded = f"_pad{multiple}" if multiple > 1 else ""
     for kind in ("parquet", "bridge"):
         seen = []
@@ -108,22 +108,22 @@ def test_packs_have_every_conversation_once_with_its_mask(made, split):
         assert sorted(seen) == list(range(len(texts)))
 
 
-def test_bridge_gets_the_facts_of_its_own_packer(made):
-    folder, multiple = made
+def test_bridge_gets_the_facts_of_its_own_packer(finished_job):
+    folder, multiple = finished_job
     path = folder / ("chat_bridge_768" + (f"_pad{multiple}" if multiple > 1 else ""))
-    for split, found in zip(SPLITS.values(), json.loads((path / exports.METADATA_FILE).read_bytes()), strict=True):
+    for split, facts in zip(SPLITS.values(), json.loads((path / exports.METADATA_FILE).read_bytes()), strict=True):
         rows = rows_of(path, split)
-        assert found["max_samples_per_bin"] == max(len(row["sequences"]) for row in rows)
-        assert found["pack_size"] == 768
+        assert facts["max_samples_per_bin"] == max(len(row["sequences"]) for row in rows)
+        assert facts["pack_size"] == 768
         places = [len(row["input_ids"]) - len(row["sequences"]) for row in rows]
-        assert found["min_packed_seqlen"] == min(places)
-        assert found["packing_efficiency"] == round(sum(places) / len(rows) / 768 * 100, 2)
+        assert facts["min_packed_seqlen"] == min(places)
+        assert facts["packing_efficiency"] == round(sum(places) / len(rows) / 768 * 100, 2)
 
 
 def test_without_packs_a_row_is_a_conversation(tmp_path, chats):
     report = run_config(job(tmp_path, chats, export=("parquet",), seq_length=None), CONFIG)
     for split, name in SPLITS.items():
-        texts, masks = (IndexedDataset(tmp_path / f"chat_{split}_{what}") for what in ("text_document", "loss_mask"))
+        texts, masks = (IndexedDataset(tmp_path / f"chat_{split}_{kind}") for kind in ("text_document", "loss_mask"))
         rows = rows_of(tmp_path / "chat_parquet", name)
         assert len(rows) == len(texts) == report.exports[0].splits[name]["rows"]
         for row, tokens, mask in zip(rows, texts, masks, strict=True):
@@ -141,7 +141,7 @@ def test_exports_are_added_to_a_finished_job_without_doing_it_again(tmp_path, ch
     first = run_config(job(tmp_path, chats), CONFIG)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
     again = run_config(job(tmp_path, chats), CONFIG)
-    assert [each.already_complete for report in (first, again) for each in report.exports] == [False] * 2 + [True] * 2
+    assert [export.already_complete for run in (first, again) for export in run.exports] == [False] * 2 + [True] * 2
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")} == before
     (tmp_path / "chat_parquet_768" / "notes.txt").write_text("mine")
     with pytest.raises(OutputError, match=r"notes\.txt: not part of an export of dsindex"):

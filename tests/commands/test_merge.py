@@ -80,11 +80,11 @@ def folder(tmp_path_factory):
 
 
 def test_shared_tokenizer_is_recorded(folder):
-    own, merged = (read_manifest(str(folder / name)) for name in ("a_text_document", "outer"))
-    assert own is not None
+    built, merged = (read_manifest(str(folder / name)) for name in ("a_text_document", "outer"))
+    assert built is not None
     assert merged is not None
-    assert merged.content.tokenizer == own.content.tokenizer
-    assert merged.run.tokenizer_path == own.run.tokenizer_path
+    assert merged.content.tokenizer == built.content.tokenizer
+    assert merged.run.tokenizer_path == built.run.tokenizer_path
     text = json.loads((folder / "b.jsonl").read_bytes().splitlines()[1])["text"]
     assert IndexedDataset(str(folder / "outer")).decode_document(20) == f"{text}<|endoftext|>"
 

@@ -94,6 +94,7 @@ MISUSES = {
     "--input {good} TOKENIZER --hold-out 1": "--hold-out 1.0 leaves nothing to train on",
     "--tok x": "--tok could be --tokenizer-model",
     "--append-eod=yes": "--append-eod takes no value",
+    "--tokenizer-type Gpt2": "--tokenizer-type: 'Gpt2' is not one of '",
     "--executor slurm": "--executor: 'slurm' is not one of 'auto', 'local'",
     "—-input {good}": "there is no option —-input.hint: did you mean --input",
 }
@@ -105,8 +106,8 @@ def test_wrong_options_and_places_are_named(tmp_path, cli, monkeypatch, words):
     places = {"tmp": str(tmp_path), "long": "9" * 5000, "good": write(tmp_path / "good.jsonl", GOOD)}
     (tmp_path / "in.jsonl.gz").write_bytes(b"x")
     (tmp_path / "notes").mkdir()
-    given = shlex.split(words.replace("TOKENIZER", shlex.join(TOKENIZER)).format(**places))
-    command = ["build", *given, "--output-prefix", str(tmp_path / "out" / "x")]
+    arguments = shlex.split(words.replace("TOKENIZER", shlex.join(TOKENIZER)).format(**places))
+    command = ["build", *arguments, "--output-prefix", str(tmp_path / "out" / "x")]
     assert_one_sentence(cli(command, 1 if words in MISTAKES else 2), (MISTAKES | MISUSES)[words])
     assert_nothing_published(tmp_path / "out")
     assert words in MISTAKES or not (tmp_path / "out").exists()
@@ -155,6 +156,8 @@ DATASET = f"{GOLDEN}/eod_text_document"
     (f"pack --input {OWN.docs} --merge a.pbin --output b.pbin", "", 2, "there is no option 'input'"),
     (f"inspect {DATASET} --document 102", "", 1, "there is no document 102; it has 102"),
     (f"inspect {DATASET} --sample 0", "", 1, "--sample does not apply"),
+    (f"verify {DATASET} --sample 1%", "", 2, "--sample needs --against-source"),
+    (f"verify {DATASET} --sample much --against-source", "", 2, "'much' is not a share above 0"),
     (f"report {MODALITIES}/nonempty.jsonl -o r.html", "", 1, r"neither .* nor a \.pbin, but: raw index"),
     ("report none -o r.html", "", 1, "none: there is no dataset"),
     (f"report {DATASET} {DATASET}.bin -o r.html", "", 1, "this dataset is given twice"),
@@ -171,15 +174,15 @@ def test_messages_are_sentences_about_what_was_given(command, text, code, messag
 def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path, cli):
     good = write(tmp_path / "good.jsonl", GOOD)
     tokenizer = write(tmp_path / "tokenizer.json", word_piece())
-    given = ["build", "--input", good, f"{tmp_path}/./good.jsonl", "--output-prefix", str(tmp_path / "x")]
-    given += ["--tokenizer-model", tokenizer]
-    shown = cli(given).err.splitlines()
+    words = ["build", "--input", good, f"{tmp_path}/./good.jsonl", "--output-prefix", str(tmp_path / "x")]
+    words += ["--tokenizer-model", tokenizer]
+    shown = cli(words).err.splitlines()
     [slow] = [line for line in shown if "not gigatoken" in line]
     assert slow.startswith("note: tokenizers encodes, and not gigatoken, which is up to fifty times as fast: ")
     [twice] = [line for line in shown if f"given more than once: {good} (2 times)" in line]
     [begun] = [line for line in shown if line.startswith("tokenize: ")]
     assert shown.index(slow) < shown.index(twice) < shown.index(begun)
-    assert "which takes" not in cli([*given, "--replace", "--engine", "reference"]).err
+    assert "which takes" not in cli([*words, "--replace", "--engine", "reference"]).err
 
 
 def test_inputs_and_bad_records_are_accounted_for(tmp_path, cli):
@@ -188,10 +191,10 @@ def test_inputs_and_bad_records_are_accounted_for(tmp_path, cli):
     write(folder / "a.jsonl", GOOD + b'{"body": "x"}\n{"body": "y"}\nnot json\n')
     write(folder / "stats.json", b'{"x": 1}\n')
     write(folder / "README.md", b"about")
-    given = ["build", "--input", str(folder), *TOKENIZER, "--output-prefix", str(tmp_path / "x")]
-    tried = cli([*given, "--dry-run"]).out
+    words = ["build", "--input", str(folder), *TOKENIZER, "--output-prefix", str(tmp_path / "x")]
+    tried = cli([*words, "--dry-run"]).out
     assert re.search(rf"bad records +4 in the sample: .*\n  2 × .*'text'.* \({folder}/a.jsonl\)\n  1 × ", tried)
-    shown = cli([*given, "--on-bad-record", "quarantine"])
+    shown = cli([*words, "--on-bad-record", "quarantine"])
     assert f"note: {folder}: reads stats.json, a.jsonl; skips README.md\n" in shown.err
     lines = [line.strip() for line in shown.out.splitlines() if line.startswith(("  ", "warning"))]
     assert re.match(rf"2 × .*'text'.* \({folder}/a.jsonl, line \d+\)$", lines[0])
@@ -203,8 +206,8 @@ def test_inputs_and_bad_records_are_accounted_for(tmp_path, cli):
 def test_documents_that_run_together_are_noted(tmp_path, cli):
     source, tokenizer = write(tmp_path / "a.jsonl", GOOD), write(tmp_path / "tokenizer.json", word_piece())
     builds = {"plain": TOKENIZER, "ended": [*TOKENIZER, "--append-eod"], "sep": ["--tokenizer-model", tokenizer]}
-    said = {name: cli(["build", "--input", source, *own, "--output-prefix", str(tmp_path / name)]).err
-            for name, own in builds.items()}  # fmt: skip
+    said = {name: cli(["build", "--input", source, *flags, "--output-prefix", str(tmp_path / name)]).err
+            for name, flags in builds.items()}  # fmt: skip
     assert [name for name, shown in said.items() if "note: documents run together" in shown] == ["plain"]
 
 

@@ -26,8 +26,8 @@ def amounts(text):
     ("33.33% 33.33% 33.33%", [9, 9, 9], 900, 900, [300, 300, 300]),
 ])  # fmt: skip
 def test_amounts_divide_the_tokens(text, available, budget, tokens, shares):
-    found, parts = divide(amounts(text), available, budget, names="abc"[: len(available)])
-    assert found == tokens
+    num_tokens, parts = divide(amounts(text), available, budget, names="abc"[: len(available)])
+    assert num_tokens == tokens
     assert list(parts) == [Fraction(share, tokens) for share in shares]
 
 

@@ -65,19 +65,19 @@ def test_names_forge_no_line_of_output(in_folder, cli):
     source, prefix = f"{FORGED}.jsonl", f"{FORGED}_text_document"
     (in_folder / source).write_bytes(GOOD * 5)
     shutil.copytree(OWN.plain_tokenizer, in_folder / f"{FORGED}t")
-    given = ["--input", source, source, "--tokenizer-model", f"{FORGED}t", "--output-prefix", FORGED]
+    words = ["--input", source, source, "--tokenizer-model", f"{FORGED}t", "--output-prefix", FORGED]
     cache = ["--seq-length", "2", "--epochs", "1", "--data-cache-path", f"{FORGED}c"]
     commands = [
-        (0, ["build", *given, *cache]), (0, ["build", *given]), (1, ["build", *given, "--append-eod"]),
-        (1, ["build", "--input", f"{FORGED}none", *given[3:]]),
-        (0, ["build", *given, "--dry-run"]),
+        (0, ["build", *words, *cache]), (0, ["build", *words]), (1, ["build", *words, "--append-eod"]),
+        (1, ["build", "--input", f"{FORGED}none", *words[3:]]),
+        (0, ["build", *words, "--dry-run"]),
         (0, ["merge", "--input", prefix, prefix, "--output-prefix", f"{FORGED}m"]),
         (0, ["verify", prefix, "--cache", f"{FORGED}c"]), (1, ["verify", FORGED]),
         (1, ["verify", prefix, "--same-as", f"{FORGED}m"]), (0, ["inspect", prefix]), (0, ["inspect", f"{FORGED}c"]),
         (0, ["mix", prefix, "--seq-length", "2"]), (0, ["trace", f"{FORGED}c", "--sample", "0"]),
         (0, ["report", prefix, "--output", f"{FORGED}.html"]),
         (0, ["convert", prefix, f"{FORGED}.pbin"]), (0, ["raw-index", source]),
-        (2, ["build", f"--{FORGED}"]), (2, ["build", *given, "--engine", FORGED]),
+        (2, ["build", f"--{FORGED}"]), (2, ["build", *words, "--engine", FORGED]),
     ]  # fmt: skip
     lines = []
     for code, command in commands:
@@ -95,8 +95,8 @@ def test_no_name_is_a_pattern(folder, name):
     options = {"executor": "local", "progress": False}
     index = {"seq_length": 4, "epochs": 1, "split": "1,0,0", "data_cache_path": str(folder / "cache"), **options}
     dataset = str(folder / f"{name}_text_document")
-    for each in (name, "star", "abc"):
-        prefix = write_dataset(folder / f"{each}_text_document", [[[1, 2, 3, 4]]] * 8)
+    for dataset_name in (name, "star", "abc"):
+        prefix = write_dataset(folder / f"{dataset_name}_text_document", [[[1, 2, 3, 4]]] * 8)
         dsindex.build_index(prefix, **index)
     assert len(dsindex.open(str(folder / "cache" / f"{name}_text_document-GPTDataset-train-description.txt"))) == 7
     report = dsindex.verify(dataset, cache=str(folder / "cache"), **options).reports[0]

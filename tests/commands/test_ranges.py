@@ -34,9 +34,9 @@ def test_ranges_are_merged_before_the_last_shard_is_begun(name, tmp_path, monkey
 
     monkeypatch.setattr(ThreadExecutor, "start", recorded)
     run = OWN.run(name)
-    own = {"tokenizer_model": str(run.tokenizer), "json_keys": run.json_keys, "append_eod": True}
-    own |= {"output_prefix": str(tmp_path / run.name), "workers": 1, "shard_size": "4KiB", "replace": True}
-    run_config(config_of(BuildConfig, run.input, **own))
+    settings = {"tokenizer_model": str(run.tokenizer), "json_keys": run.json_keys, "append_eod": True}
+    settings |= {"output_prefix": str(tmp_path / run.name), "workers": 1, "shard_size": "4KiB", "replace": True}
+    run_config(config_of(BuildConfig, run.input, **settings))
     last = max(place for place, name in enumerate(started) if name.startswith("tokenize["))
     assert len([name for name in started[:last] if name.startswith("merge[")]) >= 6
     merged = [name for name in started if name.startswith("merge[")]
@@ -53,11 +53,11 @@ def test_what_a_power_cut_must_not_take_is_synced_first(make_config, monkeypatch
     """A range before it is recorded, its record before tokens of shards go, and the .bin before the .idx is there."""
     events = []
 
-    def note(owner, name, what):
+    def note(owner, name, describe):
         function = getattr(owner, name)
 
         def noted(*arguments, **options):
-            events.append(what(arguments[-1]))
+            events.append(describe(arguments[-1]))
             return function(*arguments, **options)
 
         monkeypatch.setattr(owner, name, noted)
@@ -76,6 +76,6 @@ def test_what_a_power_cut_must_not_take_is_synced_first(make_config, monkeypatch
         if event == "record":
             assert before.count("sync .bin") > before.count("record")
         if event == "remove .bin":
-            assert [each for each in before if each in {"record", "sync journal.jsonl"}][-1] == "sync journal.jsonl"
+            assert [past for past in before if past in {"record", "sync journal.jsonl"}][-1] == "sync journal.jsonl"
         if event == "name .idx":
-            assert [each for each in before if each in {"name .bin", "sync out"}][-2:] == ["name .bin", "sync out"]
+            assert [past for past in before if past in {"name .bin", "sync out"}][-2:] == ["name .bin", "sync out"]

@@ -69,16 +69,16 @@ def test_address_where_nobody_listens_and_other_addresses_fail_at_once():
 def executor(ray_instance):  # noqa: ARG001 - the connection is used
     from dsindex.runtime.ray import RayExecutor
 
-    made = RayExecutor(address=None, workers=2)
-    yield made
-    made.close()
+    ray_executor = RayExecutor(address=None, workers=2)
+    yield ray_executor
+    ray_executor.close()
 
 
 def test_workers_keep_their_processes_and_a_shared_value(executor):
     shared = executor.share(Large())
     results = [run(executor, *[call(place_of, number, shared) for number in range(12)]) for _ in range(2)]
-    assert [sorted(each) for each in results] == [list(range(12))] * 2
-    places = {place for each in results for place in each.values()}
+    assert [sorted(result) for result in results] == [list(range(12))] * 2
+    places = {place for result in results for place in result.values()}
     assert {content for *_, content in places} == {"as sent"}
     assert len(places) == len({pid for pid, *_ in places}) <= 2
 
@@ -87,9 +87,9 @@ def test_joined_cluster_is_introduced_and_gets_few_pending_actors(executor):
     from dsindex.runtime.ray import RayExecutor
 
     assert re.fullmatch(r"joined the Ray cluster at [\d.]+:\d+: 1 node, 2 CPUs", executor.introduction)
-    assert executor.most_workers == 2
+    assert executor.max_workers == 2
     with contextlib.closing(RayExecutor(address=None, workers=None)) as unlimited:
-        assert (unlimited.slots, unlimited.most_workers) == (2, 4)  # an autoscaler adds nodes for the other two
+        assert (unlimited.slots, unlimited.max_workers) == (2, 4)  # an autoscaler adds nodes for the other two
 
 
 def test_error_is_reported_and_dead_worker_replaced(executor):
@@ -131,7 +131,7 @@ def test_build_without_a_cpu_says_that_others_have_them(executor, monkeypatch, t
     monkeypatch.setattr("dsindex.runtime.ray.BUSY_SECONDS", 0.0)
     monkeypatch.setattr("dsindex.runtime.ray.LOOK_SECONDS", 0.0)
     gate = str(tmp_path / "gate")
-    others = [ray.remote(num_cpus=1)(wait_for).remote(gate) for _ in range(2)]
+    tasks = [ray.remote(num_cpus=1)(wait_for).remote(gate) for _ in range(2)]
     try:
         wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
         executor.start(call(process_id, 0))
@@ -144,7 +144,7 @@ def test_build_without_a_cpu_says_that_others_have_them(executor, monkeypatch, t
     wait_until(lambda: bool(ended.extend(executor.wait(0.1)) or ended))
     executor.wait(0.0)
     assert executor.waiting is None
-    ray.get(others)
+    ray.get(tasks)
 
 
 def test_lost_head_ends_the_job_before_ray_ends_the_process(executor, monkeypatch):

@@ -42,8 +42,8 @@ class Page(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
     def texts(self, tag):
-        found = re.findall(rf"<{tag}(?: [^>]*)?>\n?(.*?)</{tag}>", self.content, re.DOTALL)
-        return found if tag == "tr" else list(map(unescape, found))
+        contents = re.findall(rf"<{tag}(?: [^>]*)?>\n?(.*?)</{tag}>", self.content, re.DOTALL)
+        return contents if tag == "tr" else list(map(unescape, contents))
 
     def row(self, name):
         return next(row for row in self.rows if row[0] == name)
@@ -76,7 +76,7 @@ def test_page_says_what_the_manifest_and_the_tokens_say(built, tmp_path, capsys)
     dataset = IndexedDataset(built)
     lengths = np.array([len(dataset.document(number)) for number in range(documents)])
     shares = [0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1]
-    assert page.row("tokens")[1:] == [f"{each:,}" for each in np.quantile(lengths, shares, method="inverted_cdf")]
+    assert page.row("tokens")[1:] == [f"{length:,}" for length in np.quantile(lengths, shares, method="inverted_cdf")]
     counts = np.bincount(np.fromfile(f"{built}.bin", "<u2"))
     token = int(counts.argmax())
     [row] = [row for row in page.rows if row[1:2] == [str(token)]]
@@ -124,15 +124,15 @@ def test_files_of_others_are_never_replaced(tmp_path, cli):
 def test_instruction_data_has_the_learned_tokens_of_each_source(tmp_path):
     lines = CONVERSATIONS.read_bytes().splitlines(keepends=True)
     inputs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
-    for path, own in zip(inputs, (lines[:50], lines[50:120]), strict=True):
-        path.write_bytes(b"".join(own))
+    for path, part_lines in zip(inputs, (lines[:50], lines[50:120]), strict=True):
+        path.write_bytes(b"".join(part_lines))
     tokenizer, prefix = str(OWN.plain_tokenizer), str(tmp_path / "chat")
     dsindex.instruct(list(map(str, inputs)), config=SPEC, tokenizer=tokenizer, output_prefix=prefix)
     masks = [*IndexedDataset(f"{prefix}_loss_mask")]
-    for given in (prefix, f"{prefix}_text_document"):
-        page = report(tmp_path, given)
-        for path, own in zip(inputs, (masks[:50], masks[50:]), strict=True):
-            learned, tokens = sum(int(mask.sum()) for mask in own), sum(map(len, own))
+    for argument in (prefix, f"{prefix}_text_document"):
+        page = report(tmp_path, argument)
+        for path, part_masks in zip(inputs, (masks[:50], masks[50:]), strict=True):
+            learned, tokens = sum(int(mask.sum()) for mask in part_masks), sum(map(len, part_masks))
             assert page.row(str(path))[2:5:2] == [f"{tokens:,}", f"{learned / tokens:.2%}"]
         assert len(page.texts("mark")) > 20, "what is trained on is highlighted in the examples"
         assert "message_construction" in page.content
@@ -159,11 +159,10 @@ def test_ids_that_no_tokenizer_has_are_a_finding(tmp_path, capsys):
     assert "5 tokens outside of the tokenizer's vocabulary" in capsys.readouterr().out
 
 
-def test_datasets_are_compared_and_blends_shown(built, tmp_path, capsys):
+def test_datasets_are_compared_and_blends_shown(built, tmp_path, cli, capsys):
     cache = str(tmp_path / "cache")
-    index = ["index", "--data-path", "0.25", built, "0.75", GOLDEN_EOD, "--seq-length", "64", "--plain-names"]
-    index += ["--num-samples", "400,40,0", "--split", "90,10,0", "--data-cache-path", cache, "--executor", "local"]
-    assert main(index) == 0
+    flags = "--seq-length 64 --plain-names --num-samples 400,40,0 --split 90,10,0"
+    cli(f"index --data-path 0.25 {built} 0.75 {GOLDEN_EOD} {flags} --data-cache-path {cache}")
     page = report(tmp_path, built, GOLDEN_EOD, "--cache", cache)
     captions = page.texts("caption")
     assert captions[:3] == [
@@ -173,7 +172,7 @@ def test_datasets_are_compared_and_blends_shown(built, tmp_path, capsys):
     longer = next(line for line in page.texts("td") if "64 tokens, the length of a sample" in line)
     assert re.search(rf"about {np.count_nonzero(lengths >= 64):,} longer", longer)
     many = [row[0] for row in page.rows if len(row) == 6 and row[4] not in {"epochs", "-"} and float(row[4]) > 4]
-    assert many == [each.split()[1] for each in page.texts("p") if each.startswith("warning: ")]
+    assert many == [line.split()[1] for line in page.texts("p") if line.startswith("warning: ")]
     part = int(lengths[: round(0.9 * len(lengths))].sum())
     drawn = page.row(built)
     assert drawn[1:5] == ["100", "25.00%", "25.00%", f"{6400 / part:,.2f}"]
@@ -204,20 +203,20 @@ def test_pass_finds_what_a_slow_reference_finds(seed, block_tokens, tmp_path, mo
     prefix = write_dataset(tmp_path / "d", [[document] for document in documents])
     sources = Sources(names=["0", "1", "2"], num_documents=[50, 0, 150])
     whole = open_documents(DetectedDataset(kind="MMIDIDX", path=prefix))
-    found = measure(whole, sources, threads=1 + seed, masks=masks)
-    assert (found.documents, found.tokens, found.lengths.empty) == (200, sum(lengths), lengths.count(0))
+    measures = measure(whole, sources, threads=1 + seed, masks=masks)
+    assert (measures.documents, measures.tokens, measures.lengths.empty) == (200, sum(lengths), lengths.count(0))
     ids = Counter(token for document in documents for token in document)
-    assert {token: num for token, num in enumerate(found.counts.tolist()) if num} == ids
+    assert {token: num for token, num in enumerate(measures.counts.tolist()) if num} == ids
     last = Counter(document[-1] for document in documents if document)
-    assert {token: num for token, num in enumerate(found.last_counts.tolist()) if num} == last
+    assert {token: num for token, num in enumerate(measures.last_counts.tolist()) if num} == last
     numbers = [number for number in range(200) if lengths[number]]
-    assert list(found.longest) == sorted(numbers, key=lambda number: (-lengths[number], number))[:MOST_NAMED]
-    assert list(found.shortest) == sorted(numbers, key=lambda number: (lengths[number], number))[:MOST_NAMED]
+    assert list(measures.longest) == sorted(numbers, key=lambda number: (-lengths[number], number))[:MOST_NAMED]
+    assert list(measures.shortest) == sorted(numbers, key=lambda number: (lengths[number], number))[:MOST_NAMED]
     head, tail = sum(lengths[:50]), sum(lengths[50:])
     first, last = [50, head, int(masks[:head].sum())], [150, tail, int(masks[head:].sum())]
-    assert found.by_source.tolist() == [first, [0, 0, 0], last]
+    assert measures.by_source.tolist() == [first, [0, 0, 0], last]
     copies = Counter(tuple(document) for document in documents if document)
-    assert found.repetitions == sum(num - 1 for num in copies.values())
+    assert measures.repetitions == sum(num - 1 for num in copies.values())
     expected = sorted((-num, -len(document), documents.index(list(document))) for document, num in copies.items())
-    most = [(first, -num) for num, _, first in expected[:MOST_NAMED]]
-    assert list(found.repeated) == most
+    most_repeated = [(first, -num) for num, _, first in expected[:MOST_NAMED]]
+    assert list(measures.repeated) == most_repeated

@@ -18,11 +18,11 @@ FILES = {"a": 150, "b": 90, "c": 40}
 
 
 def build(folder, out, **options):
-    own = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
-    own |= {"output_prefix": str(out / "x"), "shard_size": "4KiB"}
+    defaults = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
+    defaults |= {"output_prefix": str(out / "x"), "shard_size": "4KiB"}
     out.mkdir(exist_ok=True)
     with contextlib.chdir(folder):
-        return run_config(config_of(BuildConfig, tuple(FILES), **{**own, **options}))
+        return run_config(config_of(BuildConfig, tuple(FILES), **{**defaults, **options}))
 
 
 def documents(out, key="text"):
@@ -48,16 +48,16 @@ def test_a_sample_keeps_the_same_records_everywhere(texts, tmp_path):
     build(texts, tmp_path / "out", sample="40%")
     build(texts, tmp_path / "small", sample=0.2, shard_size="1KiB")
     tables = [pq.read_table(tmp_path / name / "x_text_document.provenance.parquet") for name in ("all", "out", "small")]
-    every, kept, few = ({(row["input"], row["line"]) for row in table.to_pylist()} for table in tables)
-    assert few < kept < every
-    assert 0.3 * len(every) < len(kept) < 0.5 * len(every)
-    found = content(tmp_path / "out")
-    assert found["options"]["sample"] == 0.4
-    account = found["account"]
-    assert (account["kept"], account["filtered"]) == (len(kept), len(every) - len(kept))
+    every, sampled, few = ({(row["input"], row["line"]) for row in table.to_pylist()} for table in tables)
+    assert few < sampled < every
+    assert 0.3 * len(every) < len(sampled) < 0.5 * len(every)
+    recorded = content(tmp_path / "out")
+    assert recorded["options"]["sample"] == 0.4
+    account = recorded["account"]
+    assert (account["kept"], account["filtered"]) == (len(sampled), len(every) - len(sampled))
     assert (account["lines"], account["quarantined"]) == (sum(FILES.values()), 2)
     assert account["records"] == account["kept"] + account["filtered"] + account["quarantined"]
-    assert sum(each["filtered"] for each in found["inputs"]) == account["filtered"]
+    assert sum(file["filtered"] for file in recorded["inputs"]) == account["filtered"]
     assert "filtered" not in content(tmp_path / "all")["account"]
 
 

@@ -48,11 +48,11 @@ def folder(in_folder, monkeypatch):
 def test_no_flag_of_a_command_shows_a_secret(command, capfd):
     subparser = make_parser(command)._subparsers._group_actions[0].choices[command]
     actions = [action for action in subparser._actions if action.nargs != 0 and action.dest != "help"]
-    known = {flag for action in actions for flag in action.option_strings}
+    flags = {flag for action in actions for flag in action.option_strings}
     needed = [action for action in actions if not action.option_strings and action.nargs not in {"?", "*"}]
     for number, action in enumerate(actions):
         flag = action.option_strings[-1] if action.option_strings else None
-        beside = [word for name, value in GIVEN.items() if name in known - {flag} for word in (name, value)]
+        beside = [word for name, value in GIVEN.items() if name in flags - {flag} for word in (name, value)]
         places = ["x" for other in needed if other is not action]
         for address in ADDRESSES[number % 3 :: 3]:
             words = [command, *beside, *places, f"{flag}={address}" if flag else address]
@@ -122,5 +122,5 @@ def test_no_recorded_address_shows_a_secret(folder, capfd):
         for words in commands:
             shown = run(words, capfd)
             assert SECRET not in shown, (words, shown)
-        made = [path for path in Path().rglob("*") if path.is_file() and path not in recorded]
-        assert not [path for path in made if SECRET.encode() in path.read_bytes()]
+        written_files = [path for path in Path().rglob("*") if path.is_file() and path not in recorded]
+        assert not [path for path in written_files if SECRET.encode() in path.read_bytes()]

@@ -35,8 +35,8 @@ def write_inputs(folder):
 
 
 def build(make_config, source, folder, **options):
-    own = {"shard_size": "64KiB", "on_bad_record": "quarantine", "input": (str(source),)}
-    return run_config(make_config(output_prefix=str(folder / "x"), **{**own, **options}))
+    defaults = {"shard_size": "64KiB", "on_bad_record": "quarantine", "input": (str(source),)}
+    return run_config(make_config(output_prefix=str(folder / "x"), **{**defaults, **options}))
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def test_outputs_are_those_of_a_shard_for_each(options, executor, source, tmp_pa
 
 def test_kept_shards_are_used_again(tmp_path, make_config):
     """A damaged shard is made again, and so are those alone that share one with a changed input."""
-    own = tmp_path / "source"
-    paths = write_inputs(own)
+    source_folder = tmp_path / "source"
+    paths = write_inputs(source_folder)
     shards = tmp_path / "x.build" / "shards"
 
     def build_again():
@@ -71,7 +71,7 @@ def test_kept_shards_are_used_again(tmp_path, make_config):
         before = {path.name for path in shards.rglob("*.prov")}
         for path in tmp_path.glob("x_text_document.*"):
             path.unlink()
-        build(make_config, own, tmp_path, keep_shards=True)
+        build(make_config, source_folder, tmp_path, keep_shards=True)
         return len({path.name for path in shards.rglob("*.prov")} - before)
 
     build_again()
@@ -84,6 +84,6 @@ def test_kept_shards_are_used_again(tmp_path, make_config):
     assert build_again() == 1
     paths[50].unlink()
     assert build_again() <= 3  # two lists are cut anew if it was the end of the first, by the hash of its path
-    kept = published(tmp_path)
-    build(make_config, own, tmp_path / "fresh")
-    assert published(tmp_path / "fresh") == kept
+    files = published(tmp_path)
+    build(make_config, source_folder, tmp_path / "fresh")
+    assert published(tmp_path / "fresh") == files

@@ -36,11 +36,11 @@ def test_bytes_are_those_of_a_file_and_nothing_is_left(pipe):
     assert main(["build", "--input", "in.jsonl", *TOKENIZER, "--output-prefix", "file/x", "--shard-size", "9KiB"]) == 0
     pipe(TEXT)
     assert main([*WORDS]) == 0
-    expected, got = published(Path("file")), published(Path("out"))
-    for files in (expected, got):
+    expected, piped = published(Path("file")), published(Path("out"))
+    for files in (expected, piped):
         manifest = files.pop("x_text_document.manifest.json").replace(b'"path": "in.jsonl"', b'"path": "-"')
         files["content"] = manifest
-    assert got == expected
+    assert piped == expected
     assert not STORED.parent.exists()
 
 

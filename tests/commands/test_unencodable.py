@@ -22,8 +22,8 @@ def build(path, folder, **options):
     steps = {"type": "Sequence", "pretokenizers": [splits, last]}
     tokenizer = path.parent / "tokenizer.json"
     tokenizer.write_bytes(trained.byte_level_document(pre_tokenizer=steps))
-    own = {"tokenizer_model": str(tokenizer), "append_eod": True, "eod_token": "<|eot|>"}
-    config = config_of(BuildConfig, path, output_prefix=str(folder / "x"), **{**own, **options})
+    defaults = {"tokenizer_model": str(tokenizer), "append_eod": True, "eod_token": "<|eot|>"}
+    config = config_of(BuildConfig, path, output_prefix=str(folder / "x"), **{**defaults, **options})
     run_config(config)
     return b"".join((folder / f"x_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx"))
 

@@ -75,8 +75,8 @@ def read_examples(page):
         begin = number
         while lines[number].strip() != "```":
             number += 1
-        found = _MARK.match(lines[begin - 2].strip()) if begin >= 2 else None
-        mark, value = (None, "") if found is None else (found["name"], found["value"] or "")
+        mark_match = _MARK.match(lines[begin - 2].strip()) if begin >= 2 else None
+        mark, value = (None, "") if mark_match is None else (mark_match["name"], mark_match["value"] or "")
         text = textwrap.dedent("\n".join(lines[begin:number])) + "\n"
         language = fence["language"]
         examples.append(Example(page=page, line=begin + 1, language=language, text=text, mark=mark, value=value))

@@ -45,9 +45,9 @@ def test_commands_have_flags_that_exist():
 
 def parses(name, words):
     """Whether the words of a command are accepted as far as its flags go."""
-    own = words[: words.index("--")] if "--" in words else words  # what follows is another program's
+    own_words = words[: words.index("--")] if "--" in words else words  # what follows is another program's
     try:
-        make_parser(name).parse_args([name, *(word for word in own if word != "&")])
+        make_parser(name).parse_args([name, *(word for word in own_words if word != "&")])
     except (UsageError, SystemExit) as stop:
         return isinstance(stop, SystemExit)  # --help and --version
     return True

@@ -57,10 +57,10 @@ def test_code_cites_sections_that_exist():
 
 def test_every_page_is_reached_from_the_index_and_from_another_page():
     targets = {page: _LINK.findall(page.read_text(encoding="utf-8")) for page in PAGES}
-    links = {page: {(page.parent / path).resolve() for path, _ in found if path} for page, found in targets.items()}
+    links = {page: {(page.parent / path).resolve() for path, _ in pairs if path} for page, pairs in targets.items()}
     pages, index = {page for page in PAGES if page.parent.name == "docs"}, ROOT / "docs" / "index.md"
     assert pages - {index} <= links[index]
-    linked = set().union(*(found for page, found in links.items() if page not in {index, ROOT / "README.md"}))
+    linked = set().union(*(paths for page, paths in links.items() if page not in {index, ROOT / "README.md"}))
     assert {page.name for page in pages - linked} <= {"index.md", "tutorial.md"}
 
 

@@ -50,13 +50,15 @@ def install(folder):
 
 def set_block_sizes(range_bytes):
     """Set the size of ranges and of all blocks that have a digest."""
-    from dsindex.runtime import job, merge, tokenize
+    from dsindex.runtime import assembly, job, merge, tokenize
     from dsindex.store import local
 
     # Setting what nothing reads would do nothing.
-    if job.RANGE_BYTES != local.DIGEST_BLOCK_BYTES or merge.BLOCK_BYTES != tokenize.BLOCK_BYTES:
+    range_sizes = {assembly.RANGE_BYTES, job.RANGE_BYTES, local.DIGEST_BLOCK_BYTES}
+    if len(range_sizes) > 1 or merge.BLOCK_BYTES != tokenize.BLOCK_BYTES:
         raise AssertionError("the sizes of blocks are somewhere else")
-    job.RANGE_BYTES = local.DIGEST_BLOCK_BYTES = merge.BLOCK_BYTES = tokenize.BLOCK_BYTES = range_bytes
+    assembly.RANGE_BYTES = job.RANGE_BYTES = local.DIGEST_BLOCK_BYTES = range_bytes
+    merge.BLOCK_BYTES = tokenize.BLOCK_BYTES = range_bytes
 
 
 def in_small_ranges(range_bytes, function, *arguments):

@@ -94,16 +94,12 @@ def build_case(case):
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     masks = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
     config = GPTDatasetConfig(
-        random_seed=case["seed"],
-        sequence_length=case["sequence_length"],
-        blend=(case["prefixes"], case.get("weights")),
-        split=case["split"],
-        path_to_cache=f"cache/{case['name']}",
-        tokenizer=ExampleTokenizer(),
-        **dict.fromkeys(masks, False),
+        random_seed=case["seed"], sequence_length=case["sequence_length"], split=case["split"],
+        blend=(case["prefixes"], case.get("weights")), path_to_cache=f"cache/{case['name']}",
+        tokenizer=ExampleTokenizer(), **dict.fromkeys(masks, False),
         add_extra_token_to_sequence=case.get("add_extra_token", True),
         drop_last_partial_validation_sequence=case.get("drop_last_partial_validation_sequence", True),
-    )
+    )  # fmt: skip
     datasets = BlendedMegatronDatasetBuilder(GPTDataset, case["num_samples"], lambda: True, config).build()
     first = next(dataset for dataset in datasets if dataset is not None)
     samples = [first[i] for i in range(5)]

@@ -25,14 +25,14 @@ def identify(release):
         from megatron.core.tokenizers.text.utils.build_tokenizer import build_tokenizer
     else:
         from megatron.core.tokenizers.utils.build_tokenizer import build_tokenizer
-    found = []
+    rows = []
     for flags in [row["flags"] for row in json.loads(OUTPUT.read_bytes()) if row["release"] == release]:
         sys.argv = ["pretrain_gpt.py", *flags]
         args = parse_args()
         args.rank, args.make_vocab_size_divisible_by, args.tensor_model_parallel_size = 1, 128, 1
         identifiers = build_tokenizer(args).unique_identifiers
-        found.append({"release": release, "flags": flags, "identifiers": identifiers})
-    return found
+        rows.append({"release": release, "flags": flags, "identifiers": identifiers})
+    return rows
 
 
 def main():

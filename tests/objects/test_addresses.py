@@ -62,7 +62,7 @@ def plant(manifest, address):
     content, run = manifest["content"], manifest["run"]
     for number, recorded in enumerate(content["inputs"]):
         recorded["path"] = address if number % 2 == 0 else "gone.jsonl"
-    run["plan"]["inputs"] = [[address, *rest] for _, *rest in run["plan"]["inputs"]]
+    run["plan"]["inputs"] = [[address, *fields] for _, *fields in run["plan"]["inputs"]]
     if "tokenizer" in content:
         content["tokenizer"] |= {"name": address.rpartition("://")[2].partition(".")[0], "revision": "0" * 40}
         run["tokenizer_path"] = address
@@ -113,4 +113,4 @@ def test_only_confirmed_addresses_are_contacted(address, whole, requests, tmp_pa
     shutil.rmtree(folder / "again.build", ignore_errors=True)
     use(folder, contact=(place,))
     assert requests
-    assert all(each.startswith(address.removesuffix(".idx")) for each in requests)
+    assert all(request.startswith(address.removesuffix(".idx")) for request in requests)

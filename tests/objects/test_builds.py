@@ -55,13 +55,13 @@ def words_of(kind, prefix, texts, *, source=None, shard_size="6KiB"):
 
 def objects(store, folder):
     """What a bucket has below a folder, as `published` tells it of a disk."""
-    found = {}
+    files = {}
     start = f"{folder}/" if folder else ""
     for key in store.names("out", start):
         content = store.content(f"out/{key}")
         name = key.removeprefix(start)
-        found[name] = json.dumps(json.loads(content)["content"]).encode() if "manifest" in name else content
-    return found
+        files[name] = json.dumps(json.loads(content)["content"]).encode() if "manifest" in name else content
+    return files
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +99,11 @@ def test_bucket_to_bucket_is_disk_to_disk(kind, way, store, texts, expected, tmp
         output, more = str(tmp_path / "data" / "x"), ["--work-dir", "s3://out/data/x.build"]
     words = [*words_of(kind, output, texts, source=source_of(kind, store, texts)), *more]
     cli(words)
-    found = published(tmp_path / "data") if way == "output on a disk" else objects(store, "data")
-    own = ("manifest", "quarantine")  # which name the inputs
-    same = {name: content for name, content in found.items() if not any(each in name for each in own)}
-    assert same == {name: each for name, each in expected(kind).items() if not any(word in name for word in own)}
-    assert found.keys() == expected(kind).keys()
+    files = published(tmp_path / "data") if way == "output on a disk" else objects(store, "data")
+    excluded = ("manifest", "quarantine")  # which name the inputs
+    same = {name: content for name, content in files.items() if not any(word in name for word in excluded)}
+    assert same == {name: data for name, data in expected(kind).items() if not any(word in name for word in excluded)}
+    assert files.keys() == expected(kind).keys()
     assert not (tmp_path / "work").exists()
     assert cli(words).out.startswith("already complete")
 
@@ -113,16 +113,16 @@ def test_bucket_to_bucket_is_disk_to_disk(kind, way, store, texts, expected, tmp
 def test_killed_build_continues(seed, store, texts, expected):
     """SIGKILL before or after a drawn request; no .idx stands beside another .bin, and the next run ends the same."""
     store.put("src", texts)
-    whole = {name: each for name, each in expected("build").items() if "manifest" not in name}
+    whole = {name: data for name, data in expected("build").items() if "manifest" not in name}
     words = words_of("build", "s3://out/k/x", texts, source="s3://src")
     rng, lock = random.Random(seed), threading.Lock()
-    left, moment, process = rng.randint(20, 80), rng.choice(["arrived", "done"]), None
+    num_remaining, moment, process = rng.randint(20, 80), rng.choice(["arrived", "done"]), None
 
-    def watch(now, *_):
-        nonlocal left
+    def watch(event, *_):
+        nonlocal num_remaining
         with lock:
-            left -= now == moment
-            if left == 0 and process is not None:
+            num_remaining -= event == moment
+            if num_remaining == 0 and process is not None:
                 os.kill(process.pid, signal.SIGKILL)
 
     store.watch = watch
@@ -136,7 +136,7 @@ def test_killed_build_continues(seed, store, texts, expected):
             for name in (f"x_{key}_document.bin", f"x_{key}_document.idx"):
                 assert stands[name] == whole[name]
     assert main(words) == 0
-    assert {name: each for name, each in objects(store, "k").items() if "manifest" not in name} == whole
+    assert {name: data for name, data in objects(store, "k").items() if "manifest" not in name} == whole
 
 
 def test_disturbed_requests_change_nothing(store, texts, expected):
@@ -184,9 +184,9 @@ def test_patterns_and_folders_are_listed_once(store, pattern, names):
     for name in ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl", "d/.hidden.jsonl", "d/notes.md"]:
         store.put(f"src/{name}", b"{}")
     store.put("src/d/", b"")
-    found = find_paths([pattern])
-    assert [file.path for file in found] == [f"s3://src/{name}" for name in names]
-    assert all(file.status is not None for file in found)  # sizes and ETags come with the listing
+    files = find_paths([pattern])
+    assert [file.path for file in files] == [f"s3://src/{name}" for name in names]
+    assert all(file.status is not None for file in files)  # sizes and ETags come with the listing
     assert len(store.requests) == 1
 
 
@@ -209,8 +209,8 @@ def test_driver_that_lost_its_lease_does_not_publish(store, texts, monkeypatch, 
     monkeypatch.setattr("dsindex.store.lock.RENEWAL_SECONDS", 0.05)
     store.put("src", texts)
 
-    def watch(now, method, path):
-        if now == "done" and method == "PUT" and "/shards/" in path:
+    def watch(event, method, path):
+        if event == "done" and method == "PUT" and "/shards/" in path:
             store.watch = None
             store.put("out/k/x.build/owner.json", b'{"host": "other", "pid": 1, "token": "x", "lease": true}')
             time.sleep(1)

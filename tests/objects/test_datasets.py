@@ -48,11 +48,11 @@ def test_reading_commands_say_the_same(folder, cli, words):
     def placed(place):
         return [f"{place}/{word}" if word.startswith("docs") else word for word in words]
 
-    here = said(placed(str(folder)), cli)
-    there = said(placed("s3://src/data"), cli)
+    disk_output = said(placed(str(folder)), cli)
+    bucket_output = said(placed("s3://src/data"), cli)
     inputs = f"{folder}/docs.jsonl"  # is there in either case
-    hidden = here.replace(inputs, "INPUT").replace(str(folder), "s3://src/data")
-    assert there.replace(inputs, "INPUT") == hidden
+    hidden = disk_output.replace(inputs, "INPUT").replace(str(folder), "s3://src/data")
+    assert bucket_output.replace(inputs, "INPUT") == hidden
 
 
 @pytest.mark.usefixtures("store", "in_folder")

@@ -26,14 +26,14 @@ PUBLISHED = ("bin", "idx", "provenance.parquet")
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    made = {"README.md": b"---"}
+    contents = {"README.md": b"---"}
     for number, split in enumerate(("train", "test")):
         write_corpus(folder / "x.jsonl", num_lines=200, broken={}, seed=number)
         text = (folder / "x.jsonl").read_bytes()
         rows = [json.loads(line)["text"] for line in text.splitlines() if line.strip()]
         pq.write_table(pa.table({"text": rows}), folder / "x.parquet", row_group_size=50)
-        made[f"data/{split}-00000-of-00001.parquet"] = (folder / "x.parquet").read_bytes()
-    return {**made, "de/a b#%.jsonl": text, "en/part.jsonl": text}
+        contents[f"data/{split}-00000-of-00001.parquet"] = (folder / "x.parquet").read_bytes()
+    return {**contents, "de/a b#%.jsonl": text, "en/part.jsonl": text}
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ def test_hub_gives_the_bytes_of_the_disk(hub, files, tmp_path, path, options):
 
 def test_configurations_name_the_files(hub):
     hub.card = {"configs": [{"config_name": "de", "data_files": "de/*"}, {"config_name": "en", "data_dir": "en"}]}
-    found = input_paths.find_paths([NAME], config="de")
-    assert [each.path.partition("@")[2].partition("/")[2] for each in found] == ["de/a b#%.jsonl"]
+    inputs = input_paths.find_paths([NAME], config="de")
+    assert [file.path.partition("@")[2].partition("/")[2] for file in inputs] == ["de/a b#%.jsonl"]
     with pytest.raises(InputError, match=r"several configurations; the Hub describes de, en\nhint: choose with --in"):
         input_paths.find_paths([NAME])
 
@@ -89,7 +89,7 @@ def test_a_later_job_of_the_same_process_sees_later_commits(hub, files):
     before = input_paths.find_paths([f"{NAME}/en/*"])
     hub.commit({**files, "en/more.jsonl": files["en/part.jsonl"]})
     after = input_paths.find_paths([f"{NAME}/en/*"])
-    assert [each.path.rpartition("/")[2] for each in after] == ["more.jsonl", "part.jsonl"]
+    assert [file.path.rpartition("/")[2] for file in after] == ["more.jsonl", "part.jsonl"]
     assert f"@{hub.revisions['main']}/" in after[0].path
     assert len(before) == 1
 
@@ -136,5 +136,5 @@ def test_token_opens_a_private_dataset_and_goes_to_the_hub_alone(hub, tmp_path, 
 def test_datasets_on_the_hub_are_opened(hub):
     prefix = OWN.run("eod").prefixes["text"]
     hub.commit({f"d/x.{suffix}": prefix.with_name(f"{prefix.name}.{suffix}").read_bytes() for suffix in ("bin", "idx")})
-    found, wanted = IndexedDataset(f"{NAME}/d/x"), IndexedDataset(prefix)
-    assert [each.tolist() for each in found[:20]] == [each.tolist() for each in wanted[:20]]
+    on_hub, on_disk = IndexedDataset(f"{NAME}/d/x"), IndexedDataset(prefix)
+    assert [tokens.tolist() for tokens in on_hub[:20]] == [tokens.tolist() for tokens in on_disk[:20]]

@@ -58,10 +58,10 @@ def test_listing_is_sorted_and_removal_is_idempotent(place):
     store = store_of(place)
     for name in ("b", "a/2", "a/1", "ab"):
         store.put(f"{place}/{name}", name.encode())
-    found = store.list(place)
-    assert [each.path for each in found] == [f"{place}/{name}" for name in ("a/1", "a/2", "ab", "b")]
-    assert [each.size_bytes for each in found] == [3, 3, 2, 1]
-    assert [each.path for each in store.list(place, recursive=False)] == [f"{place}/ab", f"{place}/b"]
+    entries = store.list(place)
+    assert [entry.path for entry in entries] == [f"{place}/{name}" for name in ("a/1", "a/2", "ab", "b")]
+    assert [entry.size_bytes for entry in entries] == [3, 3, 2, 1]
+    assert [entry.path for entry in store.list(place, recursive=False)] == [f"{place}/ab", f"{place}/b"]
     assert not store.delete([f"{place}/ab", f"{place}/none"])
     assert len(store.list(place)) == 3
     assert not store.list(f"{place}/nothing")
@@ -122,16 +122,16 @@ def test_array_of_an_object():
         array[600_000:600_005]
 
 
-@pytest.mark.parametrize("answer", [500, 503, CUT, LOST])
-def test_what_passes_is_tried_again(store, answer):
+@pytest.mark.parametrize("kind", [500, 503, CUT, LOST])
+def test_what_passes_is_tried_again(store, kind):
     objects = store_of("s3://out/x")
-    store.fail("/out/x", answer, times=2)
+    store.fail("/out/x", kind, times=2)
     objects.put("s3://out/x", CONTENT)
-    store.fail("/out/x", answer, times=2)
+    store.fail("/out/x", kind, times=2)
     assert objects.read("s3://out/x")[0] == CONTENT
-    store.fail("PUT /out/y", answer)
+    store.fail("PUT /out/y", kind)
     assert objects.put_if("s3://out/y", b"mine")  # though an answer was lost
-    store.fail("/out", answer, times=2)
+    store.fail("/out", kind, times=2)
     assert len(objects.list("s3://out/")) == 2
 
 
@@ -209,9 +209,8 @@ def test_lock_of_a_killed_owner_is_taken_at_once(place):
 
 
 def test_lease_lapses(monkeypatch, store):
-    content = (
-        lease._describe_driver().replace(b'"host": "', b'"host": "another-').replace(b'"pid": ', b'"pid": 9999999')
-    )
+    driver = lease._describe_driver()
+    content = driver.replace(b'"host": "', b'"host": "another-').replace(b'"pid": ', b'"pid": 9999999')
     store.put("out/lock", content)
     with pytest.raises(PlanError, match="its lock lapses in"):
         hold_lock("s3://out/lock", resource="x").__enter__()

@@ -25,7 +25,7 @@ class Fault:
 
     match: str
     """Regular expression that is searched for in a request's method, path and range."""
-    answer: int | str
+    kind: int | str
     """An HTTP status, CUT or LOST."""
     times: int = 1
     code: str = "SlowDown"
@@ -51,9 +51,9 @@ class Buckets:
     """Called with `arrived` or `done`, the method and the path of each request."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def fail(self, match, answer, times=1, code="SlowDown"):
+    def fail(self, match, kind, times=1, code="SlowDown"):
         """Make the next `times` requests that match fail."""
-        self.faults.append(Fault(match=match, answer=answer, times=times, code=code))
+        self.faults.append(Fault(match=match, kind=kind, times=times, code=code))
 
     def fault_of(self, request):
         with self.lock:
@@ -63,7 +63,7 @@ class Buckets:
                     fault.taken += 1
                     return fault
             if self.rng.random() < self.rate:
-                return Fault(match="", answer=self.rng.choice([500, 503, CUT, LOST]))
+                return Fault(match="", kind=self.rng.choice([500, 503, CUT, LOST]))
         return None
 
     def put(self, place, source):
@@ -85,7 +85,7 @@ class Buckets:
 
     def names(self, bucket, prefix=""):
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        return [each["Key"] for page in pages for each in page.get("Contents", ())]
+        return [stored["Key"] for page in pages for stored in page.get("Contents", ())]
 
 
 class Proxy(BaseHTTPRequestHandler):
@@ -96,15 +96,15 @@ class Proxy(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def answer(self):
+    def handle_request(self):
         store, request = self.buckets, f"{self.command} {self.path} {self.headers.get('Range') or ''}"
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = store.fault_of(request)
         if store.watch is not None:
             store.watch("arrived", self.command, self.path)
-        if fault is not None and isinstance(fault.answer, int):
+        if fault is not None and isinstance(fault.kind, int):
             content = f"<Error><Code>{fault.code}</Code></Error>".encode()
-            self.reply(fault.answer, {}, content)
+            self.reply(fault.kind, {}, content)
             return
         connection = http.client.HTTPConnection(*self.upstream, timeout=60)
         connection.request(self.command, self.path, body or None, dict(self.headers))
@@ -115,7 +115,7 @@ class Proxy(BaseHTTPRequestHandler):
         connection.close()
         if store.watch is not None:
             store.watch("done", self.command, self.path)
-        if fault is not None and fault.answer == LOST:
+        if fault is not None and fault.kind == LOST:
             self.close_connection = True
             return
         self.reply(status, headers, content, size=size, is_cut=fault is not None)
@@ -131,7 +131,7 @@ class Proxy(BaseHTTPRequestHandler):
                 self.wfile.write(content[: len(content) // 2] if is_cut else content)
         self.close_connection = self.close_connection or is_cut
 
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_request
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from dsindex.text.reader import TaskReader
 def part_of(path, **fields):
     """Return a whole file as a TextPart; `fields` override its fields, such as `begin` and `end`."""
     status = input_status(str(path))
-    known = {"size_bytes": status.size_bytes, "version": status.version, "begin": 0, "end": status.size_bytes}
-    return TextPart(path=str(path), **known | fields)
+    defaults = {"size_bytes": status.size_bytes, "version": status.version, "begin": 0, "end": status.size_bytes}
+    return TextPart(path=str(path), **defaults | fields)
 
 
 def read_part(part, selection, **options):

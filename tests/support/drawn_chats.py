@@ -70,8 +70,8 @@ def draw_call(rng, call_id):
     arguments = rng.choice([arguments, arguments, json.dumps(arguments), 'place = "x"'])
     content = rng.choice([{}, {"content": None}, {"content": text(rng)}])
     calls = [{"id": call_id, "type": "function", "function": {"name": "weather", "arguments": arguments}}]
-    answer = {"role": "tool", "name": "weather", "tool_call_id": call_id, "content": text(rng)}
-    return [{"role": "assistant", **content, "tool_calls": calls}, answer]
+    tool_result = {"role": "tool", "name": "weather", "tool_call_id": call_id, "content": text(rng)}
+    return [{"role": "assistant", **content, "tool_calls": calls}, tool_result]
 
 
 def text(rng):

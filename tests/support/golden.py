@@ -126,12 +126,12 @@ class GoldenCase:
 
 def golden_cases():
     """Return test id → case for all cases of all sets, such as `own-one_epoch`."""
-    found = {}
+    cases = {}
     for owner, folder in (("own", GOLDEN), ("shared", SHARED_GOLDEN)):
         path = folder / "gpt_index_cases.json"
         for case in json.loads(path.read_bytes()) if path.exists() else []:
-            found[f"{owner}-{case['name']}"] = GoldenCase(folder=folder, case=case)
-    return found
+            cases[f"{owner}-{case['name']}"] = GoldenCase(folder=folder, case=case)
+    return cases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +160,9 @@ class GoldenCache(GoldenCase):
 def golden_caches(class_name):
     """Return the caches of single datasets (GPTDataset) or of blends (BlendedDataset)."""
     return [
-        GoldenCache(folder=each.folder, case=each.case, description_path=each.cache / file, name=name)
-        for name, each in golden_cases().items()
-        if any("BlendedDataset" in file for file in each.case["files"]) == (class_name == "BlendedDataset")
-        for file in each.case["files"]
+        GoldenCache(folder=golden.folder, case=golden.case, description_path=golden.cache / file, name=name)
+        for name, golden in golden_cases().items()
+        if any("BlendedDataset" in file for file in golden.case["files"]) == (class_name == "BlendedDataset")
+        for file in golden.case["files"]
         if file.endswith("description.txt") and class_name in file
     ]

@@ -50,13 +50,13 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def answer(self):
+    def handle_request(self):
         hub = self.hub
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         is_storage = self.path.startswith("/blobs/")
         place = f"{'storage' if is_storage else 'hub'} {self.path}"
         hub.requests.append(place)
-        fault = next((each for each in hub.faults if each[0] in place), None)
+        fault = next((planned for planned in hub.faults if planned[0] in place), None)
         if fault is not None:
             hub.faults.remove(fault)
             self.send(fault[1])
@@ -65,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.answer_hub()
 
-    do_GET = do_HEAD = do_POST = answer
+    do_GET = do_HEAD = do_POST = handle_request
 
     def send(self, status, body=b"", **headers):
         self.send_response(status)
@@ -96,39 +96,39 @@ class Handler(BaseHTTPRequestHandler):
         self.send(206 if "Range" in self.headers else 200, content[begin : end + 1], **named)
 
     def answer_hub(self):
-        hub, given = self.hub, self.headers.get("Authorization")
+        hub, authorization = self.hub, self.headers.get("Authorization")
         words = [unquote(word) for word in urlsplit(self.path).path.strip("/").split("/")]
         is_api = words[0] == "api"
-        [_, org, name, *rest] = words[1:] if is_api else words
-        revision = rest[1] if len(rest) > 1 else "main"
+        [_, org, name, *parts] = words[1:] if is_api else words
+        revision = parts[1] if len(parts) > 1 else "main"
         commit = hub.revisions.get(revision, revision)
-        if given not in {None, f"Bearer {TOKEN}"}:
+        if authorization not in {None, f"Bearer {TOKEN}"}:
             self.send(401, X_Error_Message="Invalid credentials in Authorization header")
-        elif f"{org}/{name}" != hub.name or (hub.private and given is None):
-            self.send(401 if given is None else 404, X_Error_Code="RepoNotFound")
+        elif f"{org}/{name}" != hub.name or (hub.private and authorization is None):
+            self.send(401 if authorization is None else 404, X_Error_Code="RepoNotFound")
         elif commit not in hub.commits:
             self.send(404, X_Error_Code="RevisionNotFound")
-        elif is_api and rest[:1] in ([], ["revision"]):
+        elif is_api and parts[:1] in ([], ["revision"]):
             self.send_json({"id": hub.name, "sha": commit, "cardData": hub.card, "tags": [], "downloads": 0})
         elif is_api:
-            self.answer_paths(hub.commits[commit], rest)
-        elif hub.gated and given is None:
+            self.answer_paths(hub.commits[commit], parts)
+        elif hub.gated and authorization is None:
             self.send(401, X_Error_Code="GatedRepo")
         else:
-            self.answer_file(commit, "/".join(rest[2:]))
+            self.answer_file(commit, "/".join(parts[2:]))
 
-    def answer_paths(self, files, rest):
-        folder = "/".join([*rest[2:], ""])
-        if rest[0] == "paths-info":
-            found = [path for path in parse_qs(self.body.decode())["paths"] if path in files]
+    def answer_paths(self, files, parts):
+        folder = "/".join([*parts[2:], ""])
+        if parts[0] == "paths-info":
+            paths = [path for path in parse_qs(self.body.decode())["paths"] if path in files]
         else:
-            found = sorted(path for path in files if path.startswith(folder.lstrip("/")))
+            paths = sorted(path for path in files if path.startswith(folder.lstrip("/")))
             if "recursive=true" not in self.path.lower():
-                found = [path for path in found if "/" not in path.removeprefix(folder)]
-            if not found:
+                paths = [path for path in paths if "/" not in path.removeprefix(folder)]
+            if not paths:
                 self.send(404, X_Error_Code="EntryNotFound")
                 return
-        self.send_json([{"type": "file", "path": path, "size": len(files[path]), "oid": path} for path in found])
+        self.send_json([{"type": "file", "path": path, "size": len(files[path]), "oid": path} for path in paths])
 
     def answer_file(self, commit, path):
         content = self.hub.commits[commit].get(path)

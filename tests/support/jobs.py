@@ -22,8 +22,8 @@ Config = TypeVar("Config", bound="Options")
 def config_of(kind, source, **options):
     """Return options for one input or a tuple of inputs, two local workers and the plain golden tokenizer."""
     inputs = source if isinstance(source, tuple) else (str(source),)
-    own = {"input": inputs, "tokenizer_model": str(OWN.plain_tokenizer), "executor": "local", "workers": 2}
-    return kind(**{**own, **options})
+    defaults = {"input": inputs, "tokenizer_model": str(OWN.plain_tokenizer), "executor": "local", "workers": 2}
+    return kind(**{**defaults, **options})
 
 
 def run_config(config, *more):

@@ -45,8 +45,8 @@ def local_cluster(num_workers):
     with tempfile.TemporaryDirectory(prefix="dsx", dir="/tmp") as name:  # Ray's sockets need a short path.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         environment |= {"HOME": name, "DSINDEX_CLUSTER_DIR": f"{name}/c", "DSINDEX_CLUSTER_CPUS": "1"}
-        own = {"VIRTUAL_ENV": sys.prefix, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        cluster = LocalCluster(Path(name), environment | own)
+        variables = {"VIRTUAL_ENV": sys.prefix, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        cluster = LocalCluster(Path(name), environment | variables)
         shown = cluster.script("start", str(num_workers))
         try:
             cluster.access |= dict(word.split("=", 1) for word in shlex.split(shown) if "=" in word)
@@ -54,5 +54,5 @@ def local_cluster(num_workers):
         finally:
             if (cluster.folder / "c").exists():
                 cluster.script("stop")
-        left = find_marked(f"DSINDEX_CLUSTER_DIR={name}/c")
-        assert not left, f"local.sh stop has left processes behind: {left}"
+        remaining_pids = find_marked(f"DSINDEX_CLUSTER_DIR={name}/c")
+        assert not remaining_pids, f"local.sh stop has left processes behind: {remaining_pids}"

@@ -8,12 +8,12 @@ PATIENCE_SECONDS = 240.0
 """How long a test waits for an event that takes a moment on an idle machine."""
 
 
-def wait_until(condition, what="what was awaited"):
+def wait_until(condition, event="what was awaited"):
     """Return when the condition holds; fail the test if it does not within PATIENCE_SECONDS."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:.0f} s in vain: {what}")
+            raise AssertionError(f"waited {PATIENCE_SECONDS:.0f} s in vain: {event}")
         time.sleep(0.02)
 
 
@@ -30,12 +30,12 @@ def start_ray(start):
 
 def find_marked(variable):
     """Return the ids of all processes with an environment variable, given as `NAME=VALUE`."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if f"{variable}\0".encode() in path.read_bytes() + b"\0":
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
 def is_running(pid):

@@ -193,9 +193,12 @@ def metaspace(prepend):
     (metaspace("always"), {"tokenizer_class": "GemmaTokenizer", "add_prefix_space": True}, "adds no space"),
     (trained.byte_level(), {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}, "adds a space"),
     (trained.byte_level(), {"tokenizer_class": "LlamaTokenizer"}, None),
+    (trained.byte_level(), {"tokenizer_class": "GPT2TokenizerFast"}, None),
+    (trained.byte_level(), {"tokenizer_class": "Qwen2Tokenizer"}, "5 may split texts differently"),
+    ((TOKENIZERS["bos"] / "tokenizer.json").read_bytes(), {"tokenizer_class": "GPT2Tokenizer"}, "5 may split texts"),
 ])  # fmt: skip
 def test_class_that_changes_texts_is_told(tmp_path, content, config, space):
-    """The cases are those that were tried with transformers 5.23."""
+    """The cases are those that were tried with transformers 5.23 and 5.24."""
     (tmp_path / "tokenizer.json").write_bytes(content)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     note = load_tokenizer(str(tmp_path)).note

@@ -85,19 +85,19 @@ def test_instruct_takes_its_configuration_as_a_mapping_or_a_file():
     config = {**SPEC, "max_length": 768, "too_long": "split"}
     options = {"tokenizer": TOKENIZER, "seq_length": 768, "split": [8, 1, 1], "executor": "local"}
     options |= {"on_bad_record": "quarantine", "output_prefix": "out/chat"}
-    made = dsindex.instruct(CONVERSATIONS, config=config, **options)
+    chats = dsindex.instruct(CONVERSATIONS, config=config, **options)
     job = {"seq-length": 768, "split": "8,1,1", "on-bad-record": "quarantine"}
     job |= {"input": [str(CONVERSATIONS)], "tokenizer-model": str(TOKENIZER), "output-prefix": "out/chat"}
     Path("config.yaml").write_text(json.dumps({**config, "job": job}))
     assert dsindex.instruct(config="config.yaml", executor="local").already_complete
-    assert dsindex.verify(made)
-    valid = dsindex.open(made, split="valid")
+    assert dsindex.verify(chats)
+    valid = dsindex.open(chats, split="valid")
     assert isinstance(valid, datasets.PackedInstructionDataset)
     assert valid.prefix == "out/chat_valid"
     with pytest.raises(dsindex.UsageError, match="there is no split 'dev', only train, valid, test"):
-        dsindex.open(made, split="dev")
+        dsindex.open(chats, split="dev")
     with pytest.raises(dsindex.UsageError, match="instruction data is no dataset of texts"):
-        dsindex.build_index(made, seq_length=16, epochs=1)
+        dsindex.build_index(chats, seq_length=16, epochs=1)
 
 
 def test_verify_is_true_if_nothing_is_wrong():

@@ -32,22 +32,18 @@ order = list(range(len(train)))[::-1]
 padded = dsindex.open("cache", split="valid", options=SampleOptions(pad_token=0))
 lines, packed = dsindex.open("docs.idx"), dsindex.open("x.pbin", block_size=16)
 print(json.dumps({
-    "documents": digest(documents),
-    "taken": digest(documents.take([5, 1, -1, 5])),
-    "none": digest(documents.take([])),
-    "batch": digest([train.batch(order)]),
+    "documents": digest(documents), "taken": digest(documents.take([5, 1, -1, 5])), "none": digest(documents.take([])),
+    "batch": digest([train.batch(order)]), "padded": digest([padded.batch(range(len(padded)))]),
     "samples": digest(array for k in order for array in pickle.loads(pickle.dumps(train))[k].values()),
-    "padded": digest([padded.batch(range(len(padded)))]),
     "parts": [[part.sequence for part in train.parts(k)] for k in order[:5]],
-    "lines": [len(line) for line in lines],
-    "blocks": len(packed),
+    "lines": [len(line) for line in lines], "blocks": len(packed),
 }))
 """
 
 
 def run(*command, **variables):
-    known = {"PATH": "/usr/bin:/bin", **variables}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=known)
+    environment = {"PATH": "/usr/bin:/bin", **variables}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_four_packages_read_what_all_packages_read():
@@ -56,13 +52,13 @@ def test_four_packages_read_what_all_packages_read():
     [site] = Path("light").glob("lib/python*/site-packages")
     for package in (numpy, msgspec, xxhash, dsindex):
         here = Path(str(package.__file__)).parent
-        for found in (here, here.with_name(f"{here.name}.libs")):
-            if found.exists():
-                (site / found.name).symlink_to(found)
-    made = build()
+        for folder in (here, here.with_name(f"{here.name}.libs")):
+            if folder.exists():
+                (site / folder.name).symlink_to(folder)
+    built = build()
     options = {"epochs": 2.5, "split": "90,9,1", "keep_partial_validation": True}
-    dsindex.build_index(made, seq_length=16, **options, data_cache_path="cache")
-    dsindex.convert(made, "x.pbin")
+    dsindex.build_index(built, seq_length=16, **options, data_cache_path="cache")
+    dsindex.convert(built, "x.pbin")
     Path("docs.jsonl").write_text('{"text": "a"}\n{"text": "and more"}\n')
     dsindex.raw_index("docs.jsonl")
     shown = io.StringIO()
@@ -81,8 +77,8 @@ def test_a_build_names_the_package_that_it_misses(package, words):
     absent = Path("absent", f"{package}.py")  # found before the one that is installed, also by other processes
     absent.parent.mkdir()
     absent.write_text(f"""raise ModuleNotFoundError("No module named '{package}'", name='{package}')""")
-    given = ["--input", str(OWN.docs), "--tokenizer-model", str(TOKENIZER), "--append-eod", "--output-prefix", "out/x"]
-    ended = run(sys.executable, "-m", "dsindex", "build", *given, *words, PYTHONPATH="absent")
+    flags = ["--input", str(OWN.docs), "--tokenizer-model", str(TOKENIZER), "--append-eod", "--output-prefix", "out/x"]
+    ended = run(sys.executable, "-m", "dsindex", "build", *flags, *words, PYTHONPATH="absent")
     said = f"error: the package {package!r} is not installed, which dsindex needs\nhint: pip install '"
     assert (ended.returncode, said in ended.stderr) == (1, True), ended.stderr
     assert "Traceback" not in ended.stderr

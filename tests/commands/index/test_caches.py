@@ -56,8 +56,8 @@ def test_paths_per_split_have_no_split_in_the_description(folder):
 
 
 def test_dataset_path_as_is_what_the_job_types(folder):
-    given = ["we=/scratch/we"]
-    indexed(data_path=["1", "web", "1", "books"], dataset_path_as=given, epochs=None, num_samples="50", split="1")
+    mapping = ["we=/scratch/we"]
+    indexed(data_path=["1", "web", "1", "books"], dataset_path_as=mapping, epochs=None, num_samples="50", split="1")
     paths = {d["dataset_path"] for d in described(folder / "cache") if d["class"] == "GPTDataset"}
     assert paths == {"/scratch/web", "books"}
 
@@ -105,12 +105,12 @@ def test_flags_of_the_jobs_tokenizer_name_the_caches_of_its_release(folder):
     indexed(split="1", megatron_release="0.17", **RELEASED)
     (old,) = described(folder / "cache")
     assert list(old["tokenizer"])[2] == "vocab_file"
-    wanted = options(split="1", **RELEASED)
-    report = index(**wanted, megatron_release="0.19", explain=True)
+    job = options(split="1", **RELEASED)
+    report = index(**job, megatron_release="0.19", explain=True)
     [finding] = report.findings
     assert any("chat_template is absent in the cache" in sentence for sentence in finding.sentences)
-    index(**wanted, megatron_release="0.19")
-    assert index(**wanted, megatron_release="0.18", explain=True).ok, "0.18 and 0.19 have the same names"
+    index(**job, megatron_release="0.19")
+    assert index(**job, megatron_release="0.18", explain=True).ok, "0.18 and 0.19 have the same names"
 
 
 def test_paths_are_read_from_the_files_that_megatron_reads(folder):
@@ -177,7 +177,7 @@ def test_caches_for_maxtext_have_its_hash_and_the_fixed_names_of_its_blend(folde
     assert Path(f"{stem}-description.txt").read_text() == hashed
     assert sorted(np.load(f"{stem}-document_index.npy").tolist()) == sorted([*range(20)] * 4)  # documents
     assert len(np.load(folder / "cache" / "dataset_index.npy")) == 300
-    assert [each.name for each in report.results][-1] == "blend of 2, split train"
+    assert [result.name for result in report.results][-1] == "blend of 2, split train"
     assert dsindex.inspect("cache").facts["samples"] == 300
     samples = dsindex.open("cache")
     parts = samples.trace(next(number for number in range(300) if samples.dataset_index[number] == 1)).parts

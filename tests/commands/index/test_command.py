@@ -1,7 +1,6 @@
 """`dsindex index -- torchrun … pretrain_gpt.py …`: a job's command, pasted as it is."""
 
 import json
-import os
 import re
 import shlex
 
@@ -32,8 +31,8 @@ def test_command_makes_the_caches_of_its_flags(folder, cli):
 
 
 def test_flags_override_the_command(folder, cli):
-    own = ["--data-path", "books", "--num-samples", "7", "--seq-length", "40", "--data-cache-path", "c", "--split", "1"]
-    cli(["index", *own, *RELEASE, "--", *COMMAND])
+    job = ["--data-path", "books", "--num-samples", "7", "--seq-length", "40", "--data-cache-path", "c", "--split", "1"]
+    cli(["index", *job, *RELEASE, "--", *COMMAND])
     [described] = [json.loads(path.read_text()) for path in (folder / "c").glob("*description.txt")]
     assert [described[name] for name in ("dataset_path", "num_samples", "sequence_length")] == ["books", 7, 40]
     assert described["tokenizer"]["tokenizer_path"] == "/models/x"
@@ -43,7 +42,7 @@ def test_paths_of_the_job_are_read_here(folder, cli):
     job = ["--data-path", "/lustre/data/web", *FLAGS[2:], "--data-cache-path", "/lustre/data/cache"]
     cli(["index", "--dataset-path-as", f"{folder}=/lustre/data", *RELEASE, "--", *job])
     described = [json.loads(path.read_text()) for path in (folder / "cache").glob("*description.txt")]
-    assert {each["dataset_path"] for each in described} == {"/lustre/data/web"}
+    assert {description["dataset_path"] for description in described} == {"/lustre/data/web"}
 
 
 def test_batch_size_follows_from_the_ranks(folder, cli):
@@ -82,11 +81,11 @@ def test_jobs_without_caches_are_refused(command, message, cli):
 
 
 def test_a_job_without_a_release_is_refused(tmp_path, cli):
-    own = ["index", "--data-path", "web", "--seq-length", "32", "--split", "90,5,5"]
-    job = ["--train-iters", "10", "--global-batch-size", "4", "--eval-interval", "10", "--eval-iters", "1"]
-    job += ["--tokenizer-type", "NullTokenizer", "--vocab-size", "100", "--data-cache-path", str(tmp_path / "cache")]
-    assert "the like) needs --megatron-release" in cli([*own, *job], 2).err
-    assert "give --num-samples" in cli([*own, *job[:8], "--data-cache-path", str(tmp_path / "cache")], 2).err
+    words = "index --data-path web --seq-length 32 --split 90,5,5 --data-cache-path cache "
+    words += "--train-iters 10 --global-batch-size 4 --eval-interval 10 --eval-iters 1"
+    job = f"{words} --tokenizer-type NullTokenizer --vocab-size 100"
+    assert "the like) needs --megatron-release" in cli(job, 2).err
+    assert "give --num-samples" in cli(words, 2).err
     assert not (tmp_path / "cache").exists()
-    cli([*own, *job, "--plain-names"])
-    assert any(name.startswith("web-") for name in os.listdir(tmp_path / "cache"))
+    cli(f"{job} --plain-names")
+    assert list((tmp_path / "cache").glob("web-*"))

@@ -36,18 +36,18 @@ def test_packed_caches_have_the_names_and_sizes_of_stock_ones():
     assert sorted(document_index("packed")) == sorted(document_index("stock"))
 
 
-@pytest.mark.parametrize(("there", "asked", "said"), [
+@pytest.mark.parametrize(("options", "other_options", "message"), [
     ({}, {"document_order": "packed"}, "has Megatron's document order, not the document order 'packed'"),
     ({"document_order": "packed"}, {"document_order": "packed", "shuffle_epochs": "separately"},
      "'packed', not the document order 'packed', epochs shuffled separately"),
 ])  # fmt: skip
-def test_another_order_under_the_same_name_is_refused(there, asked, said):
-    indexed(**there)
+def test_another_order_under_the_same_name_is_refused(options, other_options, message):
+    indexed(**options)
     before = arrays("cache")
-    with pytest.raises(OutputError, match=f"{said}\\nhint: choose another --data-cache-path"):
-        indexed(**asked)
+    with pytest.raises(OutputError, match=f"{message}\\nhint: choose another --data-cache-path"):
+        indexed(**other_options)
     assert arrays("cache") == before
-    assert all(result.reused for result in indexed(**there).results)
+    assert all(result.reused for result in indexed(**options).results)
 
 
 def test_swapped_arrays_are_noticed(cli):
@@ -91,23 +91,17 @@ def opened(folder):
     return BlendedDataset.open_cache(path)
 
 
-@st.composite
-def runs(draw):
-    """Two jobs: documents of three datasets, what they draw from, and where the second begins."""
-    lengths = st.lists(st.integers(1, 70), min_size=8, max_size=40)
-    return {
-        "lengths": [draw(lengths) for _ in range(3)],
-        "grown": draw(st.lists(st.integers(1, 70), max_size=9)),
-        "first": draw(st.tuples(st.integers(1, 9), st.integers(1, 9))),
-        "second": draw(st.tuples(*[st.sampled_from([1e-9, 1, 2, 5])] * 3)),
-        "batches": draw(st.integers(0, 7)),
-        "order": draw(st.sampled_from(["shuffled", "packed"])),
-        "seed": draw(st.integers(0, 99)),
-    }
+RUNS = st.fixed_dictionaries({
+    "lengths": st.lists(st.lists(st.integers(1, 70), min_size=8, max_size=40), min_size=3, max_size=3),
+    "grown": st.lists(st.integers(1, 70), max_size=9), "first": st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    "second": st.tuples(*[st.sampled_from([1e-9, 1, 2, 5])] * 3), "batches": st.integers(0, 7),
+    "order": st.sampled_from(["shuffled", "packed"]), "seed": st.integers(0, 99),
+})  # fmt: skip
+"""Two jobs: documents of three datasets, what they draw from, and where the second begins."""
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-@given(run=runs())
+@given(run=RUNS)
 def test_nothing_comes_again_before_its_epoch_ends_and_nothing_is_lost(run, tmp_path_factory):
     here = tmp_path_factory.mktemp("run")
     names = [str(here / name) for name in ("a", "b", "c")]
@@ -134,8 +128,8 @@ def test_nothing_comes_again_before_its_epoch_ends_and_nothing_is_lost(run, tmp_
             assert (member.document_index[: len(old.document_index)] == old.document_index).all()
             assert (member.sample_index[: len(old.sample_index)] == old.sample_index).all()
         drawn = np.cumsum(after.dataset_index[consumed:] == dataset)
-        wanted = np.array(run["second"])[dataset] / sum(run["second"])
-        assert np.abs(drawn - wanted * np.arange(1, len(drawn) + 1)).max() < 1
+        share = np.array(run["second"])[dataset] / sum(run["second"])
+        assert np.abs(drawn - share * np.arange(1, len(drawn) + 1)).max() < 1
         check_epochs(after, dataset, consumed, sum(run["lengths"][dataset]))
 
 
@@ -150,8 +144,8 @@ def check_epochs(blend, dataset, consumed, num_old):
     taken = int((numbers < consumed).sum())
     joined = taken * 16 // num_old
     for part in range(11):
-        own = numbers[: taken + (len(numbers) - taken) * part // 10]
-        read = np.concatenate([np.zeros(0, np.int64), *(blend.tokens(number)[:-1] for number in own)]).astype(np.int64)
+        head = numbers[: taken + (len(numbers) - taken) * part // 10]
+        read = np.concatenate([np.zeros(0, np.int64), *(blend.tokens(number)[:-1] for number in head)]).astype(np.int64)
         times = np.bincount(read, minlength=total)
         slack = 16 * (len(read) // total + joined + 3)
         outside = [

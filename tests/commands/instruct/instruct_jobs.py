@@ -14,5 +14,5 @@ CHATML = """\
 
 
 def job(prefix, **options):
-    own = {"output_prefix": str(prefix), "shard_size": "16KiB", "seq_length": 768, "split": "8,1,1"}
-    return config_of(InstructConfig, CONVERSATIONS, **{**own, "on_bad_record": "quarantine", **options})
+    defaults = {"output_prefix": str(prefix), "shard_size": "16KiB", "seq_length": 768, "split": "8,1,1"}
+    return config_of(InstructConfig, CONVERSATIONS, **{**defaults, "on_bad_record": "quarantine", **options})

@@ -31,6 +31,7 @@ from tests.support.golden import OWN
 from tests.support.jobs import run_config
 from tests.support.published import published
 
+TOKENIZER = f"--tokenizer-model {OWN.plain_tokenizer}"
 WITH_VARIABLE = {"chat_template": "{{ greeting }}" + CHATML, "max_length": 150, "too_long": "split"}
 """A template that writes a variable of the record."""
 TEMPLATED = check_config(WITH_VARIABLE, source="test")
@@ -49,24 +50,24 @@ def expected(tmp_path_factory):
     One input has every kind of bad record among its conversations, the other weights, of which 2 is refused, parts and
     variables of their own.
     """
-    given = CONVERSATIONS.read_bytes().splitlines()
+    chat_lines = CONVERSATIONS.read_bytes().splitlines()
     broken, unusual = (tmp_path_factory.mktemp("inputs") / f"{name}.jsonl" for name in ("broken", "unusual"))
-    broken.write_bytes(b"\n".join([*given[:50], *BAD, b"", *given[50:120]]) + b"\n")
+    broken.write_bytes(b"\n".join([*chat_lines[:50], *BAD, b"", *chat_lines[50:120]]) + b"\n")
     lines = []
-    for number, line in enumerate(given[:90]):
+    for number, line in enumerate(chat_lines[:90]):
         record = json.loads(line)
         record["conversations"][1]["weight"] = number % 3
         record["conversations"][0]["value"] = [{"type": "text", "text": record["conversations"][0]["value"]}]
         lines.append(json.dumps({**record, "chat_template_kwargs": {"greeting": str(number % 5)}}).encode())
     unusual.write_bytes(b"\n".join(lines))
-    found = {}
+    expected_by_name = {}
     for name, source, instruction in (("construction", broken, SPLIT_IN_PARTS), ("template", unusual, TEMPLATED)):
         folder = tmp_path_factory.mktemp(name)
         report = run_config(job(folder / "chat", input=(str(source),), shard_size="64MiB", workers=1), instruction)
         assert any(split.statistics.sequences > split.statistics.conversations for split in report.splits)
-        found[name] = source, instruction, published(folder)
+        expected_by_name[name] = source, instruction, published(folder)
     assert report.bad_kinds["bad-field"] == 30
-    return found
+    return expected_by_name
 
 
 @pytest.mark.quick(1)
@@ -88,12 +89,12 @@ def test_datasets_are_what_the_encoder_gives(tmp_path):
             encoded.append((line, encoder.encode(parse_record(text))))
     for split in report.splits:
         name = split.prefix.rpartition("_")[2]
-        own = [entry for entry in encoded if split_by_hash(entry[1].fingerprint, fractions=(8, 1, 1)) == name]
-        texts, masks = (IndexedDataset(f"{split.prefix}_{what}") for what in ("text_document", "loss_mask"))
+        entries = [entry for entry in encoded if split_by_hash(entry[1].fingerprint, fractions=(8, 1, 1)) == name]
+        texts, masks = (IndexedDataset(f"{split.prefix}_{suffix}") for suffix in ("text_document", "loss_mask"))
         assert (texts.dtype, masks.dtype) == (np.uint16, np.uint8)
         assert np.array_equal(texts.document_indices, masks.document_indices)
-        assert np.array_equal(np.concatenate(list(texts)), np.concatenate([item.tokens for _, item in own]))
-        assert np.array_equal(np.concatenate(list(masks)), np.concatenate([item.mask for _, item in own]))
+        assert np.array_equal(np.concatenate(list(texts)), np.concatenate([item.tokens for _, item in entries]))
+        assert np.array_equal(np.concatenate(list(masks)), np.concatenate([item.mask for _, item in entries]))
         blocks = PackedInstructionDataset(split.prefix, sequence_length=768, pad_id=0)
         statistics = split.statistics
         # A first token is nobody's target, and the BOS is never trained on: nothing is lost between mask and loss mask.
@@ -101,8 +102,8 @@ def test_datasets_are_what_the_encoder_gives(tmp_path):
         assert len(blocks) == split.packing.blocks  # type: ignore[union-attr]
         assert blocks.plan.num_padding == split.packing.padding  # type: ignore[union-attr]
         assert sorted(blocks.plan.conversations.tolist()) == list(range(statistics.sequences))
-        last = len(own) - 1
-        assert read_rows(f"{split.prefix}_text_document.provenance.parquet", last, last + 1)[2] == own[last][0]
+        last = len(entries) - 1
+        assert read_rows(f"{split.prefix}_text_document.provenance.parquet", last, last + 1)[2] == entries[last][0]
     assert sum(split.statistics.conversations for split in report.splits) == report.counts.kept == len(encoded)
 
 
@@ -117,8 +118,8 @@ def test_another_plan_is_refused_and_replacing_removes_the_packs_of_earlier_toke
     run_config(job(tmp_path / "chat", **options, seq_length=1024, replace=True), shorter)
     after = published(tmp_path)
     assert before.keys() - after.keys() == {name for name in before if name.startswith("chat_packing_768.")}
-    others = [name for name in before if name.startswith(("chat_packing_v2", "chat_packing_7_"))]
-    assert [after[name] for name in others] == [before[name] for name in others]
+    other_names = [name for name in before if name.startswith(("chat_packing_v2", "chat_packing_7_"))]
+    assert [after[name] for name in other_names] == [before[name] for name in other_names]
 
 
 def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path, monkeypatch):
@@ -142,9 +143,9 @@ def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path,
     assert len(dataset) == report.splits[0].packing.blocks
     assert sum(int(block.loss_mask.sum()) for block in dataset) == trainable
     for number, block in enumerate(dataset):
-        own = lengths[dataset.plan.block(number)]
-        assert np.diff(block.cu_seqlens_unpadded)[: len(own)].tolist() == own.tolist()
-        assert np.diff(block.cu_seqlens)[: len(own)].tolist() == (-(-own // 16) * 16).tolist()
+        block_lengths = lengths[dataset.plan.block(number)]
+        assert np.diff(block.cu_seqlens_unpadded)[: len(block_lengths)].tolist() == block_lengths.tolist()
+        assert np.diff(block.cu_seqlens)[: len(block_lengths)].tolist() == (-(-block_lengths // 16) * 16).tolist()
 
 
 LONG = [{"role": "user", "content": "a " * 130}, {"role": "assistant", "content": "b " * 130}]
@@ -155,17 +156,15 @@ SHORT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
     ("refuse", "1 × .* 512;", (1, 1), False, None), ("drop", None, (2, 2), False, 1),
     ("truncate", None, (2, 2), True, None), ("split-turns", None, (2, 3), False, None),
 ])  # fmt: skip
-def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer, said, counts, is_cut, dropped):
+def test_conversations_longer_than_a_pack_are_counted(in_folder, cli, longer, said, counts, is_cut, dropped):
     """Conversations and sequences, whether tokens are cut off, and what is left out of the packs."""
     records = [{"messages": [*SHORT, *LONG, *LONG]}, {"messages": SHORT}]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (tmp_path / "chat.yaml").write_text(yaml.safe_dump({"chat_template": CHATML}))
-    command = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / "in.jsonl"), "--executor", "local"]
-    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "chat")]
-    command += ["--seq-length", "512", "--on-bad-record", "quarantine", "--longer-than-pack", longer]
-    shown = cli(command).out
-    statistics = json.loads((tmp_path / "chat_text_document.manifest.json").read_bytes())["content"]["statistics"]
-    packing = json.loads((tmp_path / "chat_packing_512.manifest.json").read_bytes())["content"]["packing"]
+    (in_folder / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (in_folder / "chat.yaml").write_text(yaml.safe_dump({"chat_template": CHATML}))
+    options = f"--seq-length 512 --on-bad-record quarantine --longer-than-pack {longer}"
+    shown = cli(f"instruct chat.yaml --input in.jsonl {TOKENIZER} --output-prefix chat {options}").out
+    statistics = json.loads((in_folder / "chat_text_document.manifest.json").read_bytes())["content"]["statistics"]
+    packing = json.loads((in_folder / "chat_packing_512.manifest.json").read_bytes())["content"]["packing"]
     assert (statistics["conversations"], statistics["sequences"]) == counts
     assert (statistics["cut"] > 0) == is_cut
     assert statistics["shortened"] == (longer in {"truncate", "split-turns"})
@@ -187,23 +186,22 @@ CALLS = [
 ]  # fmt: skip
 
 
-def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(tmp_path, cli):
+def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(in_folder, cli):
     """Arrow fills the fields of structs that other rows have; datasets' type Json is JSON in texts."""
-    (tmp_path / "json.jsonl").write_text("".join(json.dumps(record) + "\n" for record in CALLS))
-    pq.write_table(pa.Table.from_pylist(CALLS), tmp_path / "nulls.parquet")
+    (in_folder / "json.jsonl").write_text("".join(json.dumps(record) + "\n" for record in CALLS))
+    pq.write_table(pa.Table.from_pylist(CALLS), "nulls.parquet")
     columns = {key: pa.array([json.dumps(record[key]) for record in CALLS], pa.json_()) for key in CALLS[0]}
-    pq.write_table(pa.table(columns), tmp_path / "texts.parquet")
-    (tmp_path / "chat.yaml").write_text("chat_template: qwen2.5\ncontrol_tokens: allow\n")
-    found = set()
+    pq.write_table(pa.table(columns), "texts.parquet")
+    (in_folder / "chat.yaml").write_text("chat_template: qwen2.5\ncontrol_tokens: allow\n")
+    contents = set()
     for name in ("json.jsonl", "nulls.parquet", "texts.parquet"):
-        words = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / name)]
-        words += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / name)]
+        words = f"instruct chat.yaml --input {name} {TOKENIZER} --output-prefix {name}"
         said = cli(words).out
         assert "  note: reasoning_content in 2 of 2 conversations: the template does not use it" in said
-        found.add((tmp_path / f"{name}_text_document.bin").read_bytes())
-    assert len(found) == 1
-    assert "reasoning" not in cli([*words[:-1], f"{words[-1]}-dropped", "--reasoning", "drop"]).out
-    refused = cli([*words[:-1], f"{words[-1]}-refused", "--unwritten", "refuse"], 1).err
+        contents.add((in_folder / f"{name}_text_document.bin").read_bytes())
+    assert len(contents) == 1
+    assert "reasoning" not in cli(f"{words}-dropped --reasoning drop").out
+    refused = cli(f"{words}-refused --unwritten refuse", 1).err
     said = r"texts\.parquet, row 1: reasoning_content: the template does not use it; see `unwritten` \(not-written\)"
     assert re.search(said, refused), refused
 
@@ -226,22 +224,19 @@ def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(
     with pytest.raises(UsageError, match="there is no option 'show'"):
         dsindex.instruct(input=str(tmp_path / "chats.jsonl"), tokenizer=str(tmp_path / "model"), show=2)  # type: ignore[call-arg]
     assert sorted(tmp_path.rglob("*")) == before
-    own = ["--output-prefix", str(tmp_path / "out"), "--on-bad-record", "quarantine"]
-    assert "note: no CONFIG: the tokenizer's own chat template is used" in cli([*words, *own]).err
+    flags = ["--output-prefix", str(tmp_path / "out"), "--on-bad-record", "quarantine"]
+    assert "note: no CONFIG: the tokenizer's own chat template is used" in cli([*words, *flags]).err
     tokens, mask = (IndexedDataset(str(tmp_path / f"out_{name}"))[0] for name in ("text_document", "loss_mask"))
     assert f"line 1: {len(tokens)} tokens, {mask.sum()} trained on, " in shown
 
 
-def test_packs_of_the_same_tokens_name_the_inputs_of_the_last_build(tmp_path, cli):
+def test_packs_of_the_same_tokens_name_the_inputs_of_the_last_build(in_folder, cli):
     """A blank line changes the input, but no token."""
-    (tmp_path / "chat.yaml").write_text("chat_template: chatml\ncontrol_tokens: allow\n")
-    (tmp_path / "chats.jsonl").write_bytes(b"".join(CONVERSATIONS.read_bytes().splitlines(keepends=True)[:9]))
-    words = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / "chats.jsonl"), "--seq-length", "999"]
-    words += ["--longer-than-pack", "drop", "--tokenizer-model", str(OWN.plain_tokenizer)]
-    words += ["--output-prefix", str(tmp_path / "x"), "--replace"]
-    cli(words)
-    with (tmp_path / "chats.jsonl").open("a") as file:
-        file.write("\n")
-    cli(words)
-    tokens, packs = (read_manifest(str(tmp_path / f"x_{name}")) for name in ("text_document", "packing_999"))
+    (in_folder / "chat.yaml").write_text("chat_template: chatml\ncontrol_tokens: allow\n")
+    lines = CONVERSATIONS.read_bytes().splitlines(keepends=True)[:9]
+    options = f"{TOKENIZER} --seq-length 999 --longer-than-pack drop --replace"
+    for content in (b"".join(lines), b"".join([*lines, b"\n"])):
+        (in_folder / "chats.jsonl").write_bytes(content)
+        cli(f"instruct chat.yaml --input chats.jsonl {options} --output-prefix x")
+    tokens, packs = (read_manifest(f"x_{name}") for name in ("text_document", "packing_999"))
     assert packs.content.inputs == tokens.content.inputs

@@ -10,8 +10,8 @@ from tests.support.jobs import config_of, run_config
 @pytest.fixture
 def make_pack(tmp_path):
     def make(**options):
-        own = {"output": str(tmp_path / "out" / "docs.pbin"), "shard_size": "16KiB"}
-        return config_of(PackConfig, OWN.docs, **{**own, **options})
+        defaults = {"output": str(tmp_path / "out" / "docs.pbin"), "shard_size": "16KiB"}
+        return config_of(PackConfig, OWN.docs, **{**defaults, **options})
 
     return make
 

@@ -25,8 +25,8 @@ from tests.support.published import published
 
 def words(folder, size, *, added=()):
     """A tokenizer with `size` words, the first of which are those of the golden text, and <eod> as its last one."""
-    known = dict.fromkeys(["[UNK]", *" ".join(golden_texts()).split(), *(f"<{number}>" for number in range(size))])
-    vocabulary = [*list(known)[: size - 1], "<eod>"]
+    entries = dict.fromkeys(["[UNK]", *" ".join(golden_texts()).split(), *(f"<{number}>" for number in range(size))])
+    vocabulary = [*list(entries)[: size - 1], "<eod>"]
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token="[UNK]")
     )
@@ -86,11 +86,11 @@ def test_every_era_and_token_size_is_what_is_packed_by_hand(version, num_words, 
     report = run_config(make_pack(tokenizer_model=tokenizer, pbin_era=version, shard_size="30KiB"))
     size = 4 if version == "spec" else token_bytes
     packed = packed_by_hand(golden_texts(), tokenizer, version=version, token_bytes=size)
-    [made] = report.datasets
-    assert Path(made.prefix).read_bytes() == packed
-    assert made.token_dtype == {1: "uint8", 2: "uint16", 4: "uint32"}[size]
-    assert made.num_documents + report.counts.empty_documents == len(golden_texts())
-    assert made.files["pbin"].digest == digest_file(made.prefix)
+    [dataset] = report.datasets
+    assert Path(dataset.prefix).read_bytes() == packed
+    assert dataset.token_dtype == {1: "uint8", 2: "uint16", 4: "uint32"}[size]
+    assert dataset.num_documents + report.counts.empty_documents == len(golden_texts())
+    assert dataset.files["pbin"].digest == digest_file(dataset.prefix)
 
 
 @pytest.mark.parametrize("order", [{}, {"shuffle_documents": 5}], ids=str)
@@ -100,8 +100,8 @@ def test_every_file_is_the_same_for_any_cut(order, make_pack, tmp_path):
     for size in ("3KiB", "31KiB", "64MiB"):
         out = tmp_path / size
         inputs = (str(tmp_path / "in.jsonl"), str(OWN.docs))
-        own = {"output": str(out / "x.pbin"), "shard_size": size, "on_bad_record": "quarantine"}
-        run_config(make_pack(input=inputs, **own, **order))
+        options = {"output": str(out / "x.pbin"), "shard_size": size, "on_bad_record": "quarantine"}
+        run_config(make_pack(input=inputs, **options, **order))
         outputs.append(published(out))
     names = {f"x.{suffix}" for suffix in ("pbin", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst")}
     assert outputs[0].keys() == names
@@ -119,7 +119,7 @@ def test_shuffled_documents_are_those_of_pack_and_then_convert(version, make_pac
     count = count_rows(provenance_path(str(packed.with_suffix(""))))
     rows = [read_rows(provenance_path(str(path.with_suffix(""))), 0, count) for path in (packed, shuffled)]
     order = permute(np.arange(count), count, 2**63 - 1)
-    assert all(np.array_equal(column[order], own) for column, own in zip(*rows, strict=True))
+    assert all(np.array_equal(column[order], shuffled_column) for column, shuffled_column in zip(*rows, strict=True))
     with pytest.raises(OutputError, match=r"packed\.manifest\.json: this is another dataset with the same name"):
         dsindex.convert(packed, tmp_path / "out" / "packed", shuffle_documents=1)
     assert len(os.listdir(tmp_path / "out")) == 6 + 2  # and the files of progress
