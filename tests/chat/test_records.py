@@ -234,6 +234,7 @@ BAD = {
     "several flags": ({"messages": [USER, {**REPLY, "train": "x", "loss": "x", "learn": "x"}]}, "bad-field", "`train`"),
     **{text: ({"messages": [{"role": "tool_call", "content": text}]}, "bad-call", "message 1.* tool call")
        for text in ("f()", "", '{"arguments": {}}', "[]", '{"name": "f"} and more', '"f"', "<tool_call>{}")},
+    "image bytes": ({"messages": [USER], "image": {"bytes": 9, "path": None}}, "bad-field", "has `image`, but only"),
     **{key: ({"messages": [USER], key: ["x.jpg"]}, "bad-field", f"the record has `{key}`, but only text")
        for key in ("images", "image", "videos", "audios")},
 }  # fmt: skip
