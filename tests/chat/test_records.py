@@ -207,7 +207,7 @@ BAD = {
     **{name: ({"messages": [calling(fault)]}, "bad-call", "message 1: a tool call has no `name`") for name, fault in {
         "call without name": {"arguments": "{}"}, "blank name": call(name="f") | {"function": {"name": ""}},
         "name as function": {"function": "f", "arguments": {}}}.items()},
-    "kwargs of a call": ({"messages": [calling({"name": "f", "kwargs": CITY})]}, "bad-call", "message 1: .* has no `arguments`"),
+    "kwargs of a call": ({"messages": [calling({"name": "f", "kwargs": CITY})]}, "bad-call", "has no `arguments`: "),
     "answers": ({"question": "Hi", "answers": ["Yo"]}, "bad-field", "`answers`: item 1 is a string, not an object"),
     "no turns": ({"messages": []}, "no-turns", "no messages"),
     "no list": ({"messages": {}}, "bad-field", "`messages` is an object, not a list"),
