@@ -10,40 +10,13 @@ from dsindex.chat.tokens import ChatTokenizer
 from dsindex.errors import InputError, RecordProblem, TokenizerError
 from tests.support.chat_tokenizers import train, trained_text
 from tests.support.conversations import HUMAN, config, conversation
+from tests.support.golden import GOLDEN
 
 PLAIN = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}"
     "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
 )
-# As in Modalities' tutorial; its block of lines is joined there, too.
-MODALITIES = r"""
-join_template_lines: true
-chat_template: |
-    {{ chat_template_data.system_instruction + '\n' }}
-    {% for turn in messages %}
-    {{ turn.role + ':' }}
-    {% if turn.role == chat_template_data.assistant_role %}
-    {{ chat_template_data.special_tokens.b_include_to_loss_token}}
-    {% else %}
-    {{ " " }}
-    {% endif %}
-    {{ turn.content + '\n'}}
-    {% if turn.role == chat_template_data.assistant_role %}
-    {{ chat_template_data.special_tokens.e_assistant_token}}
-    {{ chat_template_data.special_tokens.e_include_to_loss_token}}
-    {% endif %}
-    {% endfor %}
-chat_template_data:
-  assistant_role: Assistant
-  system_instruction: "You are Mody."
-  special_tokens:
-      b_include_to_loss_token: <|im_start|>
-      e_include_to_loss_token: <|im_end|>
-      e_assistant_token: </s>
-b_include_to_loss_token: <|im_start|>
-e_include_to_loss_token: <|im_end|>
-role_mapping: {user: User, assistant: Assistant}
-"""
+MODALITIES = (GOLDEN / "modalities_chat.yaml").read_text()
 
 
 def chat(*texts, system=""):
