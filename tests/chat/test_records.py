@@ -147,7 +147,7 @@ def test_keys_that_are_ignored_are_noted():
     assert read({"messages": [SYSTEM, USER], "system": "S", "prompt": "Hi"}).notes == ()
     assert read({"messages": [SYSTEM, USER], "system": "other", "chosen": []}).notes == ("system",)
     assert read({"chosen": [USER], "rejected": [USER]}, turns_field="chosen").notes == ("rejected",)
-    assert read({"messages": [REPLY, USER], "response": "Yo"}).notes == ("response",)
+    assert read({"messages": [REPLY, USER], "output": "Yo", "history": [["Hi", "Yo"]]}).notes == ("history", "output")
     assert read({"messages": [USER, REPLY], "response": "Yo"}).notes == ()
 
 
