@@ -44,15 +44,9 @@ def test_modalities_configuration_learns_between_its_markers():
     encoded = InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(chat("up?", "Hello!", "who", "you"))
     masked = "You are Mody.ĊUser: up?ĊAssistant:<|im_start|><|im_end|>User: whoĊAssistant:<|im_start|><|im_end|>"
     assert pieces(encoded) == [(masked, "Hello!Ċ</s>youĊ</s>")]
-
-
-def test_marker_in_a_text_is_refused():
     with pytest.raises(RecordProblem, match=r"<\|im_end\|>") as caught:
         InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(chat("up", "you<|im_end|>"))
     assert caught.value.kind == "marker-in-text"
-
-
-def test_a_tokenizer_without_a_template_is_refused():
     with pytest.raises(InputError, match="the tokenizer has none"):
         InstructionEncoder(parse_config("{}"), train("bytes"))
 
