@@ -5,13 +5,13 @@ import json
 import os
 import random
 
-import pyarrow as pa
 import pytest
 
 from dsindex.errors import BadRecordError, InputError
 from dsindex.options.build import BuildConfig
 from dsindex.store.read import digest_file
 from tests.faults.corpus import BROKEN, write_corpus
+from tests.support.compressed import zstd
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 from tests.support.published import published
@@ -34,18 +34,13 @@ def corpus(tmp_path_factory, broken):
 
 
 def build(corpus, out, **options):
-    defaults = {
-        "json_keys": ("text", "title"),
-        "append_eod": True,
-        "on_bad_record": "quarantine",
-        "shard_size": "32KiB",
-    }
-    return run_config(config_of(BuildConfig, corpus, **{**defaults, "output_prefix": str(out / "x"), **options}))
+    defaults = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
+    defaults |= {"shard_size": "32KiB", "output_prefix": str(out / "x")}
+    return run_config(config_of(BuildConfig, corpus, **{**defaults, **options}))
 
 
 def read_quarantine(path):
-    with pa.CompressedInputStream(pa.OSFile(str(path)), "zstd") as stream:
-        return [json.loads(line) for line in stream.read().decode().splitlines()]
+    return [json.loads(line) for line in zstd.decompress(path.read_bytes()).splitlines()]
 
 
 @pytest.fixture(scope="module")

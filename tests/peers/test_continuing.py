@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dsindex.cli.main import main
-from tests.peers.test_indices import IDENTIFIERS, _distributed, build_with_megatron  # noqa: F401 - a fixture
+from tests.peers.test_indices import IDENTIFIERS, _distributed, build_with_megatron, check_rows  # noqa: F401 - a fixture
 from tests.peers.test_traced_samples import sampler  # noqa: F401 - a fixture
 from tests.support.datasets import write_dataset
 
@@ -58,17 +58,6 @@ def train(path, size, cache, *, length=LENGTH, split=SPLIT, finds_all=True):
     return dataset
 
 
-def check_rows(blend):
-    """Megatron's own loop gives the sample index of each member."""
-    from megatron.core.datasets import helpers
-
-    for member in blend.datasets:
-        sequence_lengths = np.asarray(member.dataset.sequence_lengths)
-        tokens = int(sequence_lengths[member.document_index].sum(dtype=np.int64))
-        rows = helpers.build_sample_idx(sequence_lengths, member.document_index, LENGTH, 1, tokens, True, True)
-        assert np.array_equal(rows, member.sample_index)
-
-
 def read_by_ranks(kind, dataset, consumed):
     """The samples that two ranks read from a number of consumed samples on, in the order of the run."""
     numbers = []
@@ -106,8 +95,8 @@ def test_a_run_goes_on_twice_without_reading_anything_again(datasets, sampler, o
     after = ["--continue-from", "second", "--consumed-samples", later, "--global-batch-size", BATCH]
     index(third_path, 900, "third", "--document-order", order, *after)
     third = train(third_path, 900, "third")
-    for blend in (second, third):
-        check_rows(blend)
+    for member in (*second.datasets, *third.datasets):
+        check_rows(member, np.asarray(member.dataset.sequence_lengths))
     # Before the change, every sample is that of the job before: a job may go back.
     for number in range(consumed):
         assert (first[number]["tokens"] == second[number]["tokens"]).all()

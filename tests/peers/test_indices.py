@@ -195,6 +195,17 @@ def test_kept_partial_samples_are_counted_in_float32(total, length, extra):
     assert np.array_equal(build_sample_index(lengths, documents, count_samples(total, rule=rule), rule=rule), expected)
 
 
+def check_rows(dataset, lengths):
+    """Check a sample index by Megatron's own loop; return the tokens of each document in the order of the cache."""
+    from megatron.core.datasets import helpers
+
+    documents, length = np.asarray(dataset.document_index), dataset.config.sequence_length
+    document_lengths = lengths[documents].astype(np.int64)
+    rows = helpers.build_sample_idx(lengths, documents, length, 1, int(document_lengths.sum()), True, True)
+    assert np.array_equal(rows, dataset.sample_index)
+    return document_lengths
+
+
 def check_read(dataset, lengths, *, size, epochs, short):
     """Check one dataset without a blend: every label of each epoch, and its sample index by Megatron's own loop.
 
@@ -205,16 +216,11 @@ def check_read(dataset, lengths, *, size, epochs, short):
         epochs: Least and largest number of times that a token is read.
         short: Largest number of cut sequences that fit a sample.
     """
-    from megatron.core.datasets import helpers
-
-    documents, length = np.asarray(dataset.document_index), dataset.config.sequence_length
-    document_lengths = lengths[documents].astype(np.int64)
-    rows = helpers.build_sample_idx(lengths, documents, length, 1, int(document_lengths.sum()), True, True)
-    assert np.array_equal(rows, dataset.sample_index)
+    length, document_lengths = dataset.config.sequence_length, check_rows(dataset, lengths)
     ends = np.cumsum(document_lengths)
     assert (((ends - 1) // length != (ends - document_lengths) // length) & (document_lengths <= length)).sum() <= short
     homes = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    part = np.concatenate([np.arange(homes[n], homes[n + 1]) for n in np.unique(documents)])
+    part = np.concatenate([np.arange(homes[n], homes[n + 1]) for n in np.unique(dataset.document_index)])
     read = np.concatenate([dataset[number]["labels"].numpy() for number in range(min(size, len(dataset)))])
     times = np.bincount(read, minlength=homes[-1])
     assert times.sum() == times[part].sum()
