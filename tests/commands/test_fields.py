@@ -1,5 +1,6 @@
 """Paths and patterns of `--json-keys`, `--join`, `--where` and `--token-ids`: what is stored, counted, refused."""
 
+import functools
 import json
 import random
 from itertools import pairwise
@@ -98,14 +99,12 @@ def test_token_ids_are_stored_as_they_are(source, tmp_path):
 @pytest.fixture(scope="module")
 def expected(source, tmp_path_factory):
     """What a build of each kind publishes, made once in one shard."""
-    files_by_kind = {}
 
+    @functools.cache
     def of_kind(kind):
-        if kind not in files_by_kind:
-            folder = tmp_path_factory.mktemp("expected")
-            run_config(config_of(source, folder, **KINDS[kind], shard_size="64MiB", workers=1))
-            files_by_kind[kind] = published(folder)
-        return files_by_kind[kind]
+        folder = tmp_path_factory.mktemp("expected")
+        run_config(config_of(source, folder, **KINDS[kind], shard_size="64MiB", workers=1))
+        return published(folder)
 
     return of_kind
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.golden import OWN
-
-LINES = OWN.docs.read_bytes().splitlines(keepends=True)
+from tests.support.golden import LINES
 
 
 @pytest.fixture(autouse=True)

@@ -18,11 +18,10 @@ from dsindex.runtime.input_paths import find_paths, find_split, require_all_part
 from dsindex.runtime.plan import examine_inputs
 from dsindex.runtime.work_folder import MARKER_FILE
 from dsindex.store.listing import expand_pattern, is_match
-from tests.support.golden import OWN
+from tests.support.golden import LINES, OWN
 from tests.support.published import published
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
-LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 
 
 pytestmark = pytest.mark.usefixtures("in_folder")

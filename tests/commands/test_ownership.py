@@ -9,9 +9,7 @@ import pytest
 
 from dsindex.runtime.shards import Shards
 from dsindex.runtime.work_folder import MARKER_FILE
-from tests.support.golden import OWN
-
-LINES = OWN.docs.read_bytes().splitlines(keepends=True)
+from tests.support.golden import LINES, OWN
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from dsindex.cli.main import main
-from tests.support.golden import OWN
+from tests.support.golden import LINES, OWN
 from tests.support.published import published
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
-LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 TEXT = b"".join(LINES[:60])
 OTHER = b"".join(LINES[60:90])
 STORED = Path("out/x.build/dsindex-stdin")

@@ -274,13 +274,10 @@ def test_damaged_cache_is_found(name, damage, message, tmp_path):
 
 
 KEYS = {
-    "one": {},
-    "two": {"json_keys": ("text", "title")},
-    "paths": {"json_keys": (".meta.tag", "short=.title")},
+    "one": {}, "two": {"json_keys": ("text", "title")}, "joined": {"json_keys": ("title", "text"), "join": " "},
+    "paths": {"json_keys": (".meta.tag", "short=.title")}, "ids": {"token_ids": "ids"},
     "program": {"json_keys": ("text", "both=.text + .title")},
-    "joined": {"json_keys": ("title", "text"), "join": " "},
-    "ids": {"token_ids": "ids"},
-}
+}  # fmt: skip
 BOTH = {"sample": 0.7, "hold_out": 0.3}
 SAMPLES = {"all": {}, "sample": {"sample": 0.6}, "held-out": {"hold_out": 0.3}, "both": BOTH}
 WHERE = {"any": {}, "where": {"where": ".n > 5"}}

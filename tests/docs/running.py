@@ -50,7 +50,7 @@ class PageRunner:
         self._printed = printed.getvalue()
 
     def _assert_commands_print(self, example):
-        commands = list(read_commands(example))
+        commands = read_commands(example)
         for command in commands:
             code, printed = run_command(command)
             expected = int(example.value) if example.mark == "fails" and command is commands[-1] else 0

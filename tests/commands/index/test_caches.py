@@ -55,13 +55,6 @@ def test_paths_per_split_have_no_split_in_the_description(folder):
     assert all(d["split"] is d["split_matrix"] is None for d in descriptions if d["class"] == "GPTDataset")
 
 
-def test_dataset_path_as_is_what_the_job_types(folder):
-    mapping = ["we=/scratch/we"]
-    indexed(data_path=["1", "web", "1", "books"], dataset_path_as=mapping, epochs=None, num_samples="50", split="1")
-    paths = {d["dataset_path"] for d in described(folder / "cache") if d["class"] == "GPTDataset"}
-    assert paths == {"/scratch/web", "books"}
-
-
 def test_like_takes_settings_from_a_description_and_flags_win(folder):
     indexed(seed=7, split="3,1", epochs=None, num_samples="40,none,none")
     (like,) = (folder / "cache").glob("*train-description.txt")
