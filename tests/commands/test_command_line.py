@@ -91,9 +91,8 @@ def test_flags_are_read_as_megatron_spells_them_and_lists_add_up(tmp_path):
     assert values == {"json_keys": ["a", "b", "c"], "input": ["x_y"], "split": "1_0"}
     (tmp_path / "o.yaml").write_text("json-keys: [a]\nappend_eod: true\nworkers: 3\n")
     words = ["build", "--config", str(tmp_path / "o.yaml"), "--workers", "4"]
-    assert read_values(make_parser("build").parse_args(words)) == {
-        "json_keys": ["a"], "append_eod": True, "workers": "4"
-    }  # fmt: skip
+    values = read_values(make_parser("build").parse_args(words))
+    assert values == {"json_keys": ["a"], "append_eod": True, "workers": "4"}
 
 
 @pytest.mark.parametrize("words", [["build", "--help"], ["build", "--inptu"]])

@@ -232,28 +232,15 @@ CASES = {
 CONTROL = "control_tokens: allow\n"
 RANKS = "".join(f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256))
 FILES = {
-    "a.jsonl": "a line\n",
-    "a.txt": "a line\n",
-    "bad.jsonl": '{"text": "good"}\n{"body": "bad"}\n',
-    "b.tiktoken": RANKS,
-    "gpt2.tiktoken": RANKS,
-    "packed_packing_256.bin": "not ours",
-    "packed_packing_256.idx": "not ours",
-    "empty.jsonl": "",
-    "many.txt": "docs.jsonl\n",
-    "chat.yaml": CONTROL + MASKS,
-    "long.yaml": CONTROL + MASKS + "\nmax_length: 1000\n",
-    "array.jsonl": '[{"text": "a"},\n{"text": "b"}]\n',
-    "wide.jsonl": '{\n"text": "a"\n}\n',
-    "bad-lines.jsonl": '{"text": "a"}\na line\n',
-    "blank.jsonl": "\n",
-    "inner.jsonl": '{"meta": {"body": "a text"}}\n',
-    "sentences.jsonl": '{"text": ["A sentence.", "Another one."]}\n',
-    "prefix.yaml": "output_prefix: x\n",
-    "plain.yaml": CONTROL,
-    "words.txt": "a list of words\n",
-    "run.sh": JOB.partition(" -- ")[2] + "\n",
-}
+    "a.jsonl": "a line\n", "a.txt": "a line\n", "words.txt": "a list of words\n", "many.txt": "docs.jsonl\n",
+    "bad.jsonl": '{"text": "good"}\n{"body": "bad"}\n', "bad-lines.jsonl": '{"text": "a"}\na line\n',
+    "empty.jsonl": "", "blank.jsonl": "\n", "array.jsonl": '[{"text": "a"},\n{"text": "b"}]\n',
+    "wide.jsonl": '{\n"text": "a"\n}\n', "inner.jsonl": '{"meta": {"body": "a text"}}\n',
+    "sentences.jsonl": '{"text": ["A sentence.", "Another one."]}\n', "run.sh": JOB.partition(" -- ")[2] + "\n",
+    "chat.yaml": CONTROL + MASKS, "long.yaml": CONTROL + MASKS + "\nmax_length: 1000\n", "plain.yaml": CONTROL,
+    "prefix.yaml": "output_prefix: x\n", "b.tiktoken": RANKS, "gpt2.tiktoken": RANKS,
+    "packed_packing_256.bin": "not ours", "packed_packing_256.idx": "not ours",
+}  # fmt: skip
 """Inputs of these cases."""
 
 

@@ -61,13 +61,10 @@ def test_token_budgets(plan):
     assert [dataset["tokens_drawn"] for dataset in shown["datasets"]] == [1200, 500, 2300]
 
 
-def test_every_split_is_counted(plan, run):
+def test_every_split_is_counted(plan):
     shown = plan("web books --seq-length 10 --split 8,1,1")
     counted = [(dataset["tokens"], dataset["valid_tokens"], dataset["test_tokens"]) for dataset in shown["datasets"]]
     assert counted == [(800, 100, 100), (400, 50, 50)]
-    out = run("web books --seq-length 10 --split 8,1,1").out
-    assert out.splitlines()[0].split()[-2:] == ["valid", "test"]
-    assert out.splitlines()[3].split()[-2:] == ["150", "150"]
 
 
 @pytest.mark.parametrize("name", [name for name in golden_cases() if name.startswith("own-blend")])

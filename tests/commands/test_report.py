@@ -55,9 +55,8 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built")
     copy = folder / "copy.jsonl"
     copy.write_bytes(OWN.docs.read_bytes())
-    config = config_of(BuildConfig, (str(OWN.docs), str(copy)), append_eod=True, output_prefix=str(folder / "docs"))
-    run_config(config)
-    return f"{config.output_prefix}_text_document"
+    options = {"append_eod": True, "output_prefix": str(folder / "docs")}
+    return run_config(config_of(BuildConfig, (str(OWN.docs), str(copy)), **options)).prefixes[0]
 
 
 def report(tmp_path, *arguments, code=0):
@@ -101,9 +100,7 @@ def test_page_shows_hostile_texts_and_runs_none(tmp_path):
     source = tmp_path / "<img src=x onerror=alert(3)>&amp;.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts * 2))
     options = {"tokenizer_model": str(MODALITIES / "gpt2"), "output_prefix": str(tmp_path / "<script>x")}
-    config = config_of(BuildConfig, (str(source),), **options)
-    run_config(config)
-    page = report(tmp_path, f"{config.output_prefix}_text_document")
+    page = report(tmp_path, *run_config(config_of(BuildConfig, source, **options)).prefixes)
     assert not {"img", "script"} & {tag for tag, _ in page.tags}
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
     shown = page.texts("pre")
@@ -165,9 +162,8 @@ def test_datasets_are_compared_and_blends_shown(built, tmp_path, cli, capsys):
     cli(f"index --data-path 0.25 {built} 0.75 {GOLDEN_EOD} {flags} --data-cache-path {cache}")
     page = report(tmp_path, built, GOLDEN_EOD, "--cache", cache)
     captions = page.texts("caption")
-    assert captions[:3] == [
-        "What train draws: 400 samples of 64 tokens", "What valid draws: 40 samples of 64 tokens", "Datasets",
-    ]  # fmt: skip
+    draws = [f"What {split} draws: {num} samples of 64 tokens" for split, num in {"train": 400, "valid": 40}.items()]
+    assert captions[:3] == [*draws, "Datasets"]
     lengths = IndexedDataset(built).sequence_lengths
     longer = next(line for line in page.texts("td") if "64 tokens, the length of a sample" in line)
     assert re.search(rf"about {np.count_nonzero(lengths >= 64):,} longer", longer)

@@ -31,10 +31,9 @@ def built(tmp_path_factory):
     a, b = (str(folder / f"{name}_text_document") for name in "ab")
     dsindex.build_index(a, seq_length=16, epochs=2, split="1,0,0", data_cache_path=str(folder / "cache"))
     (folder / "identifiers.json").write_text('{"class": "T"}')
-    dsindex.build_index(
-        ["0.7", a, "0.3", b], seq_length=16, num_samples=[1500], split="1,0,0",
-        tokenizer_identifiers=str(folder / "identifiers.json"), data_cache_path=str(folder / "blend"),
-    )  # fmt: skip
+    options = {"seq_length": 16, "num_samples": [1500], "split": "1,0,0", "data_cache_path": str(folder / "blend")}
+    identifiers = str(folder / "identifiers.json")
+    dsindex.build_index(["0.7", a, "0.3", b], tokenizer_identifiers=identifiers, **options)
     return folder
 
 

@@ -30,12 +30,6 @@ from tests.support.published import edit_manifest, move_tokenizer_away
 TRUSTED = f"gigatoken {version('gigatoken')}, and with tokenizers {version('tokenizers')} where the two can differ"
 
 
-def build(make_config, **options):
-    config = make_config(**options)
-    run_config(config)
-    return f"{config.output_prefix}_text_document"
-
-
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built")
@@ -131,7 +125,7 @@ def test_damaged_files_are_found(built):
 def test_provenance_has_a_row_for_every_document(built, make_config, tmp_path):
     """Also if its digest is the one in the manifest: a build may have lost the rows of a shard."""
     (tmp_path / "less.jsonl").write_bytes(OWN.docs.read_bytes().partition(b"\n")[2])
-    less = build(make_config, input=(str(tmp_path / "less.jsonl"),))
+    [less] = run_config(make_config(input=(str(tmp_path / "less.jsonl"),))).prefixes
     name = "provenance.parquet"
     shutil.copy(f"{less}.{name}", f"{built}.{name}")
     entry = json.loads(Path(manifest_path(less)).read_bytes())["content"]["digests"][name]
@@ -144,7 +138,7 @@ def test_provenance_has_a_row_for_every_document(built, make_config, tmp_path):
 def test_source_that_changed_is_named(make_config, tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_bytes(OWN.docs.read_bytes())
-    prefix = build(make_config, input=(str(source),))
+    [prefix] = run_config(make_config(input=(str(source),))).prefixes
     source.write_bytes(OWN.docs.read_bytes() + b"\n")
     with pytest.raises(InputError, match=f"{source}: it is not the input of 64460 bytes"):
         verify(prefix, against_source=True)

@@ -19,12 +19,8 @@ SHARED = ROOT.parent / "shared"
 SHARED_GOLDEN = SHARED / "golden" / "megatron"
 MODALITIES = GOLDEN / "modalities"
 """Folder with nonempty.jsonl, and with the files that Modalities writes for it with the tokenizer in gpt2/."""
-TOKENIZERS = {
-    "gpt2": MODALITIES / "gpt2",
-    "plain": GOLDEN / "tokenizers" / "plain",
-    "bos": GOLDEN / "tokenizers" / "bos",
-    **{path.name: path for path in (SHARED / "corpus").glob("bos8k")},
-}
+TOKENIZERS = {"gpt2": MODALITIES / "gpt2", **{name: GOLDEN / "tokenizers" / name for name in ("plain", "bos")}}
+TOKENIZERS |= {path.name: path for path in (SHARED / "corpus").glob("bos8k")}
 """Folders of tokenizers that were trained on real text; if `shared` exists, also a larger one with a BOS."""
 DATASETS = [idx.with_suffix("") for folder in (GOLDEN, SHARED_GOLDEN) for idx in sorted(folder.glob("*.idx"))]
 """Prefixes of datasets that Megatron-LM wrote."""

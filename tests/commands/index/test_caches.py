@@ -45,10 +45,8 @@ def test_blend_without_cache_folder_goes_beside_each_dataset_and_the_blend_is_no
 
 
 def test_paths_per_split_have_no_split_in_the_description(folder):
-    indexed(
-        data_path=None, train_data_path=["0.5", "web", "0.5", "books"], valid_data_path=["1", "books"], epochs=None,
-        num_samples="100,9",
-    )  # fmt: skip
+    paths = {"train_data_path": ["0.5", "web", "0.5", "books"], "valid_data_path": ["1", "books"]}
+    indexed(data_path=None, **paths, epochs=None, num_samples="100,9")
     descriptions = described(folder / "cache")
     # A single weighted prefix is no blend with a path for each split.
     assert Counter(d["class"] for d in descriptions) == {"GPTDataset": 3, "BlendedDataset": 1}
@@ -58,10 +56,8 @@ def test_paths_per_split_have_no_split_in_the_description(folder):
 def test_like_takes_settings_from_a_description_and_flags_win(folder):
     indexed(seed=7, split="3,1", epochs=None, num_samples="40,none,none")
     (like,) = (folder / "cache").glob("*train-description.txt")
-    indexed(
-        like=str(like), seq_length=None, seed=8, tokenizer_identifiers=None, epochs=None, num_samples="40",
-        data_cache_path="other",
-    )  # fmt: skip
+    from_like = {"like": str(like), "seq_length": None, "tokenizer_identifiers": None}
+    indexed(**from_like, seed=8, epochs=None, num_samples="40", data_cache_path="other")
     assert {d["random_seed"] for d in described(folder / "other")} == {8}
     assert {d["sequence_length"] for d in described(folder / "other")} == {30}
 

@@ -156,14 +156,10 @@ def check_epochs(blend, dataset, consumed, num_old):
         assert min(outside) <= slack, (part, taken, joined)
 
 
-FIRST = {
-    "data_path": ["60", "web", "40", "books"], "split": "1", "epochs": None, "num_samples": "200",
-    "data_cache_path": "first",
-}  # fmt: skip
-SECOND = {
-    **FIRST, "num_samples": "300", "data_cache_path": "second",
-    "continue_from": "first", "consumed_samples": 96, "global_batch_size": 24,
-}  # fmt: skip
+FIRST = {"data_path": ["60", "web", "40", "books"], "split": "1", "epochs": None}
+FIRST |= {"num_samples": "200", "data_cache_path": "first"}
+SECOND = {**FIRST, "num_samples": "300", "data_cache_path": "second"}
+SECOND |= {"continue_from": "first", "consumed_samples": 96, "global_batch_size": 24}
 SCHEDULE = {**FIRST, "num_samples": "201", "blend_schedule": "0:90,10 50%:50,50", "max_epochs": 9}
 
 

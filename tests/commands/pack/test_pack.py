@@ -18,7 +18,7 @@ from dsindex.options.pack import PackConfig
 from dsindex.store.read import digest_file
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import MODALITIES, OWN
-from tests.support.jobs import run_config
+from tests.support.jobs import config_of, run_config
 from tests.support.pbin_files import VERSION_NAMES, pbin_bytes, write_pbin
 from tests.support.published import published
 
@@ -70,11 +70,9 @@ WAYS = [
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("way", WAYS, ids=str, indirect=True)
 def test_pack_equals_modalities(way, tmp_path):
-    config = PackConfig(
-        input=(str(MODALITIES / "nonempty.jsonl"),), tokenizer_model=str(MODALITIES / "gpt2"),
-        eod_token="<|endoftext|>", output=str(tmp_path / "x.pbin"), workers=2, **way,
-    )  # fmt: skip
-    run_config(config)
+    options = {"tokenizer_model": str(MODALITIES / "gpt2"), "eod_token": "<|endoftext|>"}
+    options["output"] = str(tmp_path / "x.pbin")
+    run_config(config_of(PackConfig, MODALITIES / "nonempty.jsonl", **options, **way))
     assert (tmp_path / "x.pbin").read_bytes() == (MODALITIES / "nonempty.pbin").read_bytes()
 
 
