@@ -289,7 +289,8 @@ def _first_to_run_out(result: mix.MixResult) -> Iterator[str]:
     if dataset.tokens_drawn <= dataset.tokens + result.sequence_length:
         yield f"nothing runs out before the end; {dataset.prefix} would be the first, after {after:,} tokens"
         return
-    iteration = f", at iteration {after * result.num_iterations // result.tokens:,}" if result.num_iterations else ""
+    batch = result.num_samples // (result.num_iterations or result.num_samples)
+    iteration = f", at iteration {after // (result.sequence_length * batch):,}" if result.num_iterations else ""
     yield f"first to run out: {dataset.prefix}, after {after:,} of {result.tokens:,} tokens{iteration}"
     if dataset.epochs_shuffled_together > 1:
         together = f"{dataset.epochs_shuffled_together:,} epochs are shuffled together"

@@ -275,11 +275,9 @@ def find_folder_files(
         matches = {parts: [split for split, path in patterns if is_match(parts, path.split("/"))] for parts in splits}
         splits = {file: canonical_split(hits[0]) if hits[0] else splits[file] for file, hits in matches.items() if hits}
     if not splits:
-        raise InputError(
-            f"{folder}: no file with records ({', '.join(DATA_SUFFIXES)}, also compressed) is in this folder; it has "
-            f"{_describe_files(sorted_files) or 'no files'}",
-            hint="name other files by a pattern",
-        )
+        problem = f"no file with records ({', '.join(DATA_SUFFIXES)}, also compressed) is in this folder"
+        shown = _describe_files(sorted_files) or "no files"
+        raise InputError(f"{folder}: {problem}; it has {shown}", hint="name other files by a pattern")
     chosen = _choose_split(folder, splits, split)
     skipped = [parts for parts in listing.keys() - chosen if not parts[-1].startswith((".", "_"))]
     say(f"{folder}: reads {_describe_files(chosen)}" + (f"; skips {_describe_files(skipped)}" if skipped else ""))
@@ -356,10 +354,8 @@ def _read_saved_files(folder: str, place: Parts) -> set[str] | None:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}", hint="save the dataset again with datasets.save_to_disk") from error
     if state.indices:
-        raise InputError(
-            f"{path}: the dataset has an indices mapping, so its records are not in the order of its files",
-            hint="load it, call flatten_indices(), and save it again",
-        )
+        problem = f"{path}: the dataset has an indices mapping, so its records are not in the order of its files"
+        raise InputError(problem, hint="load it, call flatten_indices(), and save it again")
     return None if state.files is None else {file.filename for file in state.files}
 
 
@@ -478,10 +474,8 @@ def require_all_parts(paths: Iterable[str]) -> None:
         missing = next(number for number in itertools.count(first) if number not in numbers)
         if missing < first + int(total):
             name = f"{stem}{missing:0{len(total)}}-of-{total}{rest}"
-            raise InputError(
-                f"{os.path.join(head, name)}: this part is missing, {len(numbers):,} of {int(total):,} are there",
-                hint="fetch it, or name the files themselves if you want them without it",
-            )
+            problem = f"{os.path.join(head, name)}: this part is missing, {len(numbers):,} of {int(total):,} are there"
+            raise InputError(problem, hint="fetch it, or name the files themselves if you want them without it")
 
 
 def _require_one_format(paths: Iterable[str]) -> None:
@@ -494,7 +488,5 @@ def _require_one_format(paths: Iterable[str]) -> None:
     for path in paths:
         other = seen.setdefault(data_stem(path), path)
         if other != path:
-            raise InputError(
-                f"{path}: {os.path.basename(other)} is in the same folder, so its records would count twice",
-                hint="leave one out with --exclude, or name the files themselves",
-            )
+            problem = f"{os.path.basename(other)} is in the same folder, so its records would count twice"
+            raise InputError(f"{path}: {problem}", hint="leave one out with --exclude, or name the files themselves")

@@ -272,7 +272,7 @@ def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputStatus] = ()) -
 def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
     """Return the differences between the settings of two plans, and between their inputs, a phrase for each.
 
-    Changing `on-bad-record` from `fail` is no difference: shards that were made under `fail` have no bad records.
+    Changing `on-bad-record` from `fail` is not a difference: shards that were made under `fail` have no bad records.
     """
     before, after = old.settings, new.settings
     settings = [

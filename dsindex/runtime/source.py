@@ -237,9 +237,9 @@ def open_source(
 
 # Standard input is stored as a file of the work folder, since a file can be read in parts, in parallel, and repeatedly.
 #
-# The file is complete or absent. On a disk its modification time is derived from its content, in a bucket its ETag is,
-# so the same text gives the same plan whenever it is piped. A run that continues treats it like any other input: if it
-# is unchanged, its shards are kept; otherwise they are made again.
+# The file is complete or absent. Its version (the modification time on a disk, the ETag in a bucket) is derived from
+# its content, so the same text gives the same plan whenever it is piped. A run that continues treats it like any other
+# input: if it is unchanged, its shards are kept; otherwise they are made again.
 
 
 def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None]) -> None:

@@ -74,8 +74,8 @@ def is_match(parts: Sequence[str], pattern_parts: Sequence[str]) -> bool:
     """
     # A key is not a folder, so a last `**` matches any name.
     pattern_parts = [*pattern_parts, "*"] if pattern_parts[-1:] == ["**"] else pattern_parts
+    # For each n: whether the parts so far match the first n parts of the pattern. Backtracking could take forever.
     is_reached = [True, *(not set(pattern_parts[:place]) - {"**"} for place in range(1, len(pattern_parts) + 1))]
-    """For each n, whether the parts so far match the first n parts of the pattern; backtracking could take forever."""
     for part in parts:
         is_hidden, was_reached, is_reached = part.startswith("."), is_reached, [False]
         for place, pattern in enumerate(pattern_parts):

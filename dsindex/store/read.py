@@ -242,7 +242,7 @@ def _change_error(planned: InputStatus, size: int) -> InputError:
 AHEAD = 32
 """Number of files that are opened ahead, at most."""
 BYTES_AHEAD = 64 << 20
-"""Total size of the extents from which no further file is opened ahead."""
+"""No further file is opened ahead while the extents of the open files have at least this total size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,13 +35,8 @@ ZSTD_WINDOW_LOG = 31
 """Largest window of a zstd frame, as for `zstd --long=31`; memory is used only for the size in the frame's header."""
 
 SUFFIXES: dict[str, Container] = {
-    ".gz": "gzip",
-    ".bgz": "gzip",
-    ".zst": "zstd",
-    ".zstd": "zstd",
-    ".bz2": "bzip2",
-    ".xz": "xz",
-}
+    ".gz": "gzip", ".bgz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bzip2", ".xz": "xz",
+}  # fmt: skip
 """File name suffix → compression that the name promises."""
 
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
@@ -100,8 +95,8 @@ def require_supported(name: str, head: bytes, container: Container) -> None:
     if kinds or _ARCHIVE.search(name):
         description = kinds[0] if kinds else "a tar archive, by its name"
         is_document = head.startswith((b"SQLite", b"%PDF"))
-        hint = "write its texts as JSON lines" if is_document else "unpack it"
-        hint = PULL_HINT if head.startswith(LFS_POINTER) else hint
+        is_pointer = head.startswith(LFS_POINTER)
+        hint = PULL_HINT if is_pointer else "write its texts as JSON lines" if is_document else "unpack it"
     elif is_plain and promised_container is not None:
         description = f"not {promised_container} data, as its name says: it begins with {head[:16]!r}"
         hint = "fetch it again, or rename it"

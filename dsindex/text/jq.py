@@ -287,10 +287,9 @@ def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[s
         if len(lines) > 1:
             return [output for line in lines for output in _run(program, pattern, [line])]
         record = show_value(b"".join(lines).decode(errors="replace"))
-        raise InputError(
-            f"jq pattern {pattern!r}: it needs more than {error} for the record {record}",
-            hint="look at its recursion, loops and regular expressions: they have to end for every record",
-        ) from error
+        bounds_hint = "look at its recursion, loops and regular expressions: they have to end for every record"
+        problem = f"jq pattern {pattern!r}: it needs more than {error} for the record {record}"
+        raise InputError(problem, hint=bounds_hint) from error
     if isinstance(reply, str):
         name_match = re.search(r"(\w+)/0 is not defined", reply)
         hint = 'for a key of the record, write .{0}; for a text, "{0}"'.format(name_match[1]) if name_match else None

@@ -103,6 +103,5 @@ def check_ids(tokens: NDArray[np.integer[Any]], vocabulary_size: int) -> None:
         TokenizerError: If there is one; the message names the largest id.
     """
     if tokens.size and int(tokens.max()) >= vocabulary_size:
-        raise TokenizerError(
-            f"the tokenizer returned the id {tokens.max()} though its vocabulary has {vocabulary_size} tokens"
-        )
+        problem = f"the tokenizer returned the id {tokens.max()} though its vocabulary has {vocabulary_size} tokens"
+        raise TokenizerError(problem)

@@ -196,11 +196,14 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
     begin, end = max(0, part.begin - 1), part.end
     file.expect_forwards(begin, begin + part.stored_bytes + OVERRUN_BYTES)
     if part.form.container != "plain":
-        pieces = decode(part.path, file, part.form.container, piece_bytes=min(block_bytes, PIECE_BYTES))
-        begin = 0
-        while text := b"".join(_take_pieces(pieces, block_bytes)):
+        begin, text = 0, bytearray()
+        for piece in decode(part.path, file, part.form.container, piece_bytes=min(block_bytes, PIECE_BYTES)):
+            text += piece
+            if len(text) >= block_bytes:
+                yield begin, text
+                begin, text = begin + len(text), bytearray()
+        if text:
             yield begin, text
-            begin += len(text)
         return
     while begin < file.size_bytes:
         stop, max_bytes = (end, block_bytes) if begin < end else (file.size_bytes, OVERRUN_BYTES)
@@ -211,15 +214,6 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
             raise InputError(f"{part.path}: {problem}", hint="rerun the command")
         yield begin, buffer
         begin += len(buffer)
-
-
-def _take_pieces(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
-    """Yield the next pieces of a text, until they have at least `num_bytes` together."""
-    for piece in pieces:
-        yield piece
-        num_bytes -= len(piece)
-        if num_bytes <= 0:
-            return
 
 
 def cut_large(line: bytes | bytearray, limit: int) -> bytes:

@@ -108,10 +108,8 @@ class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"no token for the byte 0x{missing_byte:02X}")
         numbers = [*self.ranks.values(), *set(self.special_tokens.values())]  # o200k_harmony gives one id two names
         if min(numbers) < 0 or max(numbers) >= self.vocabulary_size or len(set(numbers)) < len(numbers):
-            raise ValueError(
-                f"{len(numbers)} tokens have {len(set(numbers))} different ids from {min(numbers)} to {max(numbers)}, "
-                f"in a vocabulary of {self.vocabulary_size}"
-            )
+            ids = f"{len(set(numbers))} different ids from {min(numbers)} to {max(numbers)}"
+            raise ValueError(f"{len(numbers)} tokens have {ids}, in a vocabulary of {self.vocabulary_size}")
         for first, second in itertools.pairwise(sorted(self.special_tokens)):
             if not first or second.startswith(first):
                 raise ValueError(f"its special token {second!r} begins with another, {first!r}")
@@ -223,10 +221,8 @@ def read_megatron_ranks(content: bytes, options: TokenizerOptions) -> tuple[Tikt
     size = MEGATRON_VOCABULARY_SIZE if options.vocab_size is None else options.vocab_size
     missing_tokens = set(MEGATRON_SPECIAL_TOKENS) - set(specials)
     if missing_tokens or len(set(specials)) < len(specials) or not len(specials) <= num_special < size:
-        raise ValueError(
-            f"Megatron needs {' '.join(MEGATRON_SPECIAL_TOKENS)} among at most {num_special} different special tokens, "
-            f"and a vocabulary of more; it has {size}"
-        )
+        required = f"{' '.join(MEGATRON_SPECIAL_TOKENS)} among at most {num_special} different special tokens"
+        raise ValueError(f"Megatron needs {required}, and a vocabulary of more; it has {size}")
     entries = msgspec.json.decode(content, type=list[RankEntry])
     for number, entry in enumerate(entries):
         if entry.rank != number:

@@ -33,6 +33,7 @@ from dsindex.text.compressed import LFS_POINTER, PULL_HINT
 from dsindex.text.tiktoken_files import (
     END_OF_TEXT,
     MEGATRON_SPECIAL_TOKENS,
+    PATTERNS,
     TokenizerOptions,
     read_definition,
     read_megatron_ranks,
@@ -159,9 +160,8 @@ def require_eod(tokenizer: Tokenizer) -> int:
     if tokenizer.eod_id is None:
         token_list = ", ".join(repr(token) for token in tokenizer.special_tokens[:8])
         suggestion = f"; its special tokens are {token_list}" if token_list else ""
-        raise TokenizerError(
-            f"{tokenizer.name}: the tokenizer names no eos_token{suggestion}", hint="choose one with --eod-token"
-        )
+        problem = f"{tokenizer.name}: the tokenizer names no eos_token{suggestion}"
+        raise TokenizerError(problem, hint="choose one with --eod-token")
     return tokenizer.eod_id
 
 
@@ -224,10 +224,8 @@ def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         TokenizerError: If the tokenizer is not a tokenizer.json.
     """
     if tokenizer.library != "tokenizers":
-        raise TokenizerError(
-            f"{tokenizer.name}: this command needs a tokenizer.json, and this is a tokenizer of {tokenizer.library}",
-            hint="only `dsindex build` reads such a file",
-        )
+        problem = f"this command needs a tokenizer.json, and this is a tokenizer of {tokenizer.library}"
+        raise TokenizerError(f"{tokenizer.name}: {problem}", hint="only `dsindex build` reads such a file")
     loaded: tokenizers.Tokenizer = open_library(tokenizer)
     return loaded
 
@@ -638,12 +636,24 @@ _SPACE_CLASSES = {"LlamaTokenizer": True, "CodeLlamaTokenizer": True, "GemmaToke
 """Classes that set up the space before a text themselves → whether they add one by default."""
 _CLASSES_WITH_OPTION = ("LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer")
 """Classes that obey `add_prefix_space`."""
+_CLASS_STEPS = {
+    "GPT2Tokenizer": ["ByteLevel"], "CodeGenTokenizer": ["ByteLevel"], "GPTNeoXTokenizer": ["NFC", "ByteLevel"],
+    "CohereTokenizer": ["NFC", "Digits", "ByteLevel"],
+    "Qwen2Tokenizer": ["NFC", *PATTERNS["qwen2"]], "Qwen3_5Tokenizer": ["NFC", *PATTERNS["qwen3.5"]],
+}  # fmt: skip
+"""Classes that replace a file's normalizer and pre-tokenizer in transformers 5 → the steps or patterns of the class."""
+
+
+def _pattern(step: dict[str, Any]) -> object:
+    """Return the regular expression of a step, or else its type."""
+    pattern = step.get("pattern")
+    return pattern.get("Regex") if isinstance(pattern, dict) else step.get("type")
 
 
 def _describe_class(folder: str, config: dict[str, Any], document: _Document) -> str | None:
-    """Return a note if transformers treats the space before a text differently, because of the class in the folder."""
+    """Return a note if transformers splits a text or treats the space before it differently, because of its class."""
     name = str(config.get("tokenizer_class")).removesuffix("Fast")
-    steps = [*flat_steps(document.pre_tokenizer), *flat_steps(document.normalizer)]
+    steps = [*flat_steps(document.normalizer), *flat_steps(document.pre_tokenizer)]
     if name in _SPACE_CLASSES and any(step.get("type") == "ByteLevel" for step in steps):
         return None  # such a class does not change a tokenizer.json of another family
     option = config.get("add_prefix_space") if name in _CLASSES_WITH_OPTION else None
@@ -654,12 +664,14 @@ def _describe_class(folder: str, config: dict[str, Any], document: _Document) ->
         or step.get("type") == "Prepend"
         for step in steps
     )
-    if transformers_adds is None or transformers_adds == file_adds:
-        return None
-    return (
-        f"{folder}: tokenizer.json is used as it is, and tokenizer_config.json names {name}, with which transformers "
-        f"adds {'a' if transformers_adds else 'no'} space before every text"
-    )
+    difference = None
+    patterns = [_pattern(step) for step in steps if step.get("use_regex") is not False]
+    if name in _CLASS_STEPS and patterns != _CLASS_STEPS[name]:
+        difference = "5 may split texts differently"
+    elif transformers_adds is not None and transformers_adds != file_adds:
+        difference = f"adds {'a' if transformers_adds else 'no'} space before every text"
+    origin = f"{folder}: tokenizer.json is used as it is, and tokenizer_config.json names {name}"
+    return difference and f"{origin}, with which transformers {difference}"
 
 
 _SEQUENCE_KEYS = ("pretokenizers", "normalizers", "processors", "decoders")

@@ -13,7 +13,7 @@ from dsindex.chat.conversations import ConversationReader
 from dsindex.chat.encode import InstructionEncoder
 from dsindex.chat.thoughts import TAG_PAIRS
 from dsindex.errors import RecordProblem
-from tests.support.chat_tokenizers import train
+from tests.support.chat_tokenizers import train, trained_text
 
 TEMPLATE = (
     "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{% if m.role == 'assistant' %}"
@@ -30,15 +30,11 @@ def encoder(options="", template=TEMPLATE):
     return InstructionEncoder(parse_config(config), train("bytes"))
 
 
-def trained_text(encoded):
-    return train("bytes").decode(encoded.tokens[encoded.mask == 1])
-
-
 def draw_step(rng, word):
     """Turns that a model makes in one step, some of which are calls."""
     turns = [{"role": "assistant", "content": word()}] if rng.random() < 0.7 else []
     for _ in range(rng.randrange(not turns, 4)):
-        call = json.dumps({"name": word(), rng.choice(c.ARGUMENT_KEYS): rng.choice([{"a": word()}, '{"a": 1}'])})
+        call = json.dumps({"name": word(), rng.choice(c.CALL_KEYS): rng.choice([{"a": word()}, '{"a": 1}'])})
         turn = {"role": rng.choice([*CALL_ROLES]), "content": call}
         if rng.random() < 0.6:
             before, after = (rng.choice(["", word(), f"<think>{word()}</think>", f"{word()}</think>"]) for _ in "ab")
@@ -140,14 +136,21 @@ def test_the_work_for_a_text_is_linear_in_its_length(role, first, repeated, reas
 
 
 MESSAGE_KEYS = [*c.ROLE_KEYS, *c.TEXT_KEYS, *c.REASONING_KEYS, *c.LEARN_KEYS, *c.SPAN_KEYS, *c.MEDIA_KEYS]
-MESSAGE_KEYS += ["tool_calls", "function_call", "name", "mask", "type", "text", "function", "system"]
-MESSAGE_KEYS += [*c.ARGUMENT_KEYS, *c.MESSAGE_KEYS]
+MESSAGE_KEYS += ["tool_calls", "function_call", "name", "mask", "type", "text", "function", *c.CALL_KEYS]
+MESSAGE_KEYS += [*c.MESSAGE_KEYS, "system"]
 RECORD_KEYS = [*c.TURN_KEYS, *c.QUESTION_KEYS, *c.ANSWER_KEYS, *c.CONTEXT_KEYS, *c.IGNORED_KEYS, *c.UNWANTED_KEYS]
-RECORD_KEYS += ["mask", "tools", "functions", "documents", "system", "history", *c.VARIABLE_KEYS]
-RECORD_KEYS += ["chat_template_kwargs"]
+RECORD_KEYS += ["mask", "tools", "functions", "documents", "history", "chat_template_kwargs"]
+RECORD_KEYS += [*c.VARIABLE_KEYS, *c.SYSTEM_KEYS]
 TEXTS = ["", " ", "x", "user", "assistant", "tool", "tool_call", "auto", "<think>a</think>b", "</think>", "["]
-TEXTS += ["<tool_call>"]
-TEXTS += ["\ud800", "\n\u0085", "[]", '[{"role": "user", "content": "Hi"}]', '{"name": "f"}', "[" * 800 + "]" * 800]
+TEXTS += [
+    "\ud800",
+    "\n\u0085",
+    "[]",
+    "<tool_call>",
+    '[{"role": "user", "content": "Hi"}]',
+    '{"name": "f"}',
+    "[" * 800 + "]" * 800,
+]
 SHAPES = [None, True, False, 0, 1, -1, 10**30, 1e999, [], {}, [[]], [{}], [0, 1], [[0, 1]], [None], *TEXTS]
 SHAPES += [{"role": "user", "content": "x"}, {"type": "text", "text": "Hi"}, [{"type": "text", "text": "Hi"}]]
 

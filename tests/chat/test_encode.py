@@ -2,14 +2,13 @@
 
 import json
 
-import msgspec
 import pytest
 
 from dsindex.chat.config import parse_config
 from dsindex.chat.encode import QUOTED_ARGUMENTS, UNTRAINED_END, InstructionEncoder
 from dsindex.chat.tokens import ChatTokenizer
 from dsindex.errors import InputError, RecordProblem, TokenizerError
-from tests.support.chat_tokenizers import train
+from tests.support.chat_tokenizers import train, trained_text
 from tests.support.conversations import HUMAN, config, conversation
 
 PLAIN = (
@@ -166,11 +165,8 @@ def test_template_and_special_tokens_come_from_the_tokenizers_folder(tmp_path):
         ChatTokenizer.from_path(folder)
 
 
-def trained_text(config, record, template=PLAIN):
-    tokenizer = train("bytes")
-    options = msgspec.structs.replace(parse_config(config), chat_template=template)
-    encoded = InstructionEncoder(options, tokenizer).encode(record)
-    return tokenizer.decode(encoded.tokens[encoded.mask == 1])
+def trained_of(config, record, template=PLAIN):
+    return trained_text(encoder(config, template=template).encode(record))
 
 
 @pytest.mark.parametrize(("more", "expected"), [("", "you</s>what</s>"), ("\nlearn: last_turn", "what</s>")])
@@ -178,7 +174,7 @@ def test_only_wanted_replies_are_trained_on_also_in_parts(more, expected):
     record = chat("up", "you", "up", "no", "up", "what")
     record["messages"][3]["weight"] = 0
     config = f"special_tokens: {{eos_token: </s>}}\nmax_length: 24\ntoo_long: split{more}"
-    assert trained_text(config, record).replace(" ", "") == expected
+    assert trained_of(config, record).replace(" ", "") == expected
 
 
 def test_markers_cannot_leave_a_reply_out():
@@ -213,7 +209,7 @@ THINKING = (
 @pytest.mark.parametrize("reply", [THINKS, {"role": "assistant", "content": "<think>\nwho is up\n</think>\n\nyou"}])
 def test_reasoning_is_trained_masked_or_dropped(reasoning, expected, reply):
     record = {"messages": [{"role": "user", "content": "Hi"}, reply]}
-    assert trained_text(f"reasoning: {reasoning}", record, THINKING) == expected
+    assert trained_of(f"reasoning: {reasoning}", record, THINKING) == expected
     whole = encoder(f"reasoning: {reasoning}", template=THINKING).encode(record)
     assert ("who is up" in train("bytes").decode(whole.tokens)) is (reasoning != "drop")
 
@@ -266,21 +262,21 @@ def test_what_a_template_does_not_write_is_noted_or_refused(note):
 def test_spans_of_a_reply_are_not_trained_on():
     record = chat("Hi", "who are you")
     record["messages"][1]["train_detail"] = [{"begin_offset": 3, "end_offset": 6, "train": False}]
-    assert trained_text("special_tokens: {eos_token: </s>}", record) == "who you</s>"
+    assert trained_of("special_tokens: {eos_token: </s>}", record) == "who you</s>"
     with pytest.raises(RecordProblem, match="message 2: has masked spans, but the template changes its"):
-        trained_text("{}", record, PLAIN.replace("m.content + eos_token", "m.content | upper"))
+        trained_of("", record, PLAIN.replace("m.content + eos_token", "m.content | upper"))
     record["messages"][1] |= {"content": None, "tool_calls": [{"function": {"name": "you", "arguments": {}}}]}
     record["messages"][1]["train_detail"] = [{"begin_offset": 0, "end_offset": -1, "train": False}]
-    assert trained_text("{}", record, PLAIN.replace("m.content + eos_token", "m.tool_calls[0].function.name")) == "you"
+    assert trained_of("", record, PLAIN.replace("m.content + eos_token", "m.tool_calls[0].function.name")) == "you"
 
 
 def test_replies_that_share_a_block_cannot_be_left_out():
     template = "{% generation %}{{ messages | map(attribute='content') | join }}{% endgeneration %}"
     record = chat("Hi", "you", "Hi", "by")
-    assert trained_text("{}", record, template) == "HiyouHiby"
+    assert trained_of("", record, template) == "HiyouHiby"
     record["messages"][1]["loss"] = False
     with pytest.raises(RecordProblem, match="in a loop over the messages") as caught:
-        trained_text("{}", record, template)
+        trained_of("", record, template)
     assert caught.value.kind == "generation-not-found"
 
 

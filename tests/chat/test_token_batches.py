@@ -1,20 +1,22 @@
 import functools
+import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import processors
 
 from dsindex.chat import tokens as token_batches
 from dsindex.chat.config import check_config
 from dsindex.chat.encode import InstructionEncoder, make_instruction_encoder, make_recipe
 from dsindex.chat.tokens import ChatTokenizer, FastTexts, MarkedText
 from dsindex.errors import TokenizerError
-from dsindex.text.engines import PATTERNS, choose_engine
-from tests.support.chat_tokenizers import LINES, SPECIAL
+from dsindex.text.engines import choose_engine
+from tests.agreement import vocabularies as v
+from tests.support.chat_tokenizers import LINES, SPECIAL, train
 from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import OWN
-from tests.support.text_tokenizers import as_tokenizer
+from tests.support.text_tokenizers import as_tokenizer, sentencepiece_bpe
 
 PLACED = ("gpt2", "llama3", "qwen2", "strips")
 KINDS = (*PLACED, "prefix-space", "space-marks")
@@ -27,40 +29,30 @@ CHATML = (
 MARKED = CHATML.replace("{% generation %}", "<s>").replace("{% endgeneration %}", "</s>")
 
 
-def make(kind):
-    """Return a tokenizer of a kind: byte-level ones as GPT-2, Llama 3 and Qwen 2 have them, and others."""
-    byte_fallback = kind == "space-marks"
-    tokenizer = Tokenizer(models.BPE(byte_fallback=byte_fallback, ignore_merges=kind == "llama3"))
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    if byte_fallback:
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-        alphabet = []
-    elif kind in {"gpt2", "strips", "prefix-space"}:
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=kind == "prefix-space")
-        tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
-    else:
-        [pattern] = PATTERNS[kind]
-        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
-        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
-        if kind == "qwen2":
-            tokenizer.normalizer = normalizers.NFC()
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
-    options = {"special_tokens": special, "initial_alphabet": alphabet, "show_progress": False}
-    trainer = trainers.BpeTrainer(vocab_size=700, **options)
-    tokenizer.train_from_iterator(LINES, trainer)
-    strips = kind == "strips"
-    added = [AddedToken(text, lstrip=strips, rstrip=strips, normalized=False) for text in SPECIAL]
-    tokenizer.add_special_tokens(added)
-    if kind == "llama3":
-        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 700)])
-    return tokenizer
+PRE_TOKENIZERS = {
+    "gpt2": v.byte_level(use_regex=True),
+    "strips": v.byte_level(use_regex=True),
+    "prefix-space": v.byte_level(use_regex=True, add_prefix_space=True),
+    "llama3": v.pattern_splits("llama3"),
+    "qwen2": v.pattern_splits("qwen2"),
+}
 
 
 @functools.cache
 def data_of(kind):
-    return as_tokenizer(make(kind).to_str().encode())
+    """Return a tokenizer of a kind: byte-level ones as GPT-2, Llama 3 and Qwen 2 have them, and others."""
+    if kind == "space-marks":
+        return as_tokenizer(sentencepiece_bpe())
+    document = {**json.loads(train("bytes")._json), "pre_tokenizer": PRE_TOKENIZERS[kind]}
+    for token in document["added_tokens"]:
+        token |= {"lstrip": kind == "strips", "rstrip": kind == "strips"}
+    if kind == "qwen2":
+        document["normalizer"] = {"type": "NFC"}
+    if kind == "llama3":
+        document["model"]["ignore_merges"] = True
+        begin = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+        document["post_processor"] = json.loads(begin.__getstate__())
+    return as_tokenizer(json.dumps(document).encode())
 
 
 @functools.cache
@@ -112,7 +104,7 @@ def test_an_audited_text_with_other_tokens_stops_the_job(monkeypatch):
     monkeypatch.setattr(token_batches, "AUDITED_SHARE", 1)
     assert fast_of("gpt2").encode_spans([MarkedText.of("Hello", [(0, 2)])])[0].mask.any()
     engine = choose_engine(data_of("gpt2"), "gigatoken", add_special_tokens=False)
-    other = FastTexts(data_of("gpt2"), engine, reference_of("llama3"))
+    other = FastTexts(data_of("gpt2"), engine, reference_of("space-marks"))
     with pytest.raises(TokenizerError, match="gigatoken and tokenizers return different tokens"):
         other.encode_spans([MarkedText.of(LINES[2], [(0, 2)])])
     with pytest.raises(TokenizerError, match="--engine reference"):

@@ -33,9 +33,9 @@ def make_gpt_with_masks(folder, **options):
     return make_gpt(folder, options=datasets.SampleOptions(eod_token=12, **dict.fromkeys(masks, True)), **options)
 
 
-def make_blend(folder, **options):
-    parts = [make_gpt(folder, "a", **options), make_gpt(folder, "b", **options)]
-    return datasets.BlendedDataset(parts, np.array([0, 1, 1, 0], np.int16), np.array([0, 0, 1, 1], np.int64))
+def make_blend(folder, *, numbers=(0, 1, 1, 0), samples=(0, 0, 1, 1), **options):
+    parts = [make_gpt(folder, "a", **options), make_gpt(folder, "b", 20, **options)]
+    return datasets.BlendedDataset(parts, np.array(numbers, np.int16), np.array(samples, np.int64))
 
 
 def make_documents(folder, **options):

@@ -3,7 +3,7 @@ import pytest
 
 from dsindex.datasets import BlendedDataset, SampleOptions
 from dsindex.errors import FormatError
-from tests.datasets.test_batches import make_gpt
+from tests.datasets.test_batches import make_blend, make_gpt
 from tests.support.golden import golden_caches
 
 CACHES = golden_caches("BlendedDataset")
@@ -34,19 +34,11 @@ def test_golden_blend_draws_each_dataset_in_order_as_megatron_does(cache):
         assert sample["labels"][-len(labels) :].tolist() == labels
 
 
-def small(folder, *, datasets=None, samples=None):
-    return BlendedDataset(
-        [make_gpt(folder, "a"), make_gpt(folder, "b", 20)],
-        np.array([0, 1, 1, 0] if datasets is None else datasets, np.int16),
-        np.array([0, 0, 1, 1] if samples is None else samples, np.int64),
-    )
-
-
 TOKENS = [[12, 13, 14], [22, 23, 24], [20, 21, 22], [10, 11, 12]]
 
 
 def test_blend_reads_by_number_from_either_end(tmp_path):
-    blend = small(tmp_path)
+    blend = make_blend(tmp_path)
     assert [blend.tokens(index).tolist() for index in range(-4, 4)] == TOKENS + TOKENS
     assert blend.batch([3, -2, 0, 3]).tolist() == [TOKENS[3], TOKENS[2], TOKENS[0], TOKENS[3]]
     assert blend.batch([]).shape == (0, 3)
@@ -60,11 +52,11 @@ def test_blend_reads_by_number_from_either_end(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [
-    {"datasets": [0, 2, 1, 0]}, {"datasets": [0, -1, 1, 0]}, {"samples": [0, 3, 1, 1]}, {"samples": [0, -1, 1, 1]},
+    {"numbers": [0, 2, 1, 0]}, {"numbers": [0, -1, 1, 0]}, {"samples": [0, 3, 1, 1]}, {"samples": [0, -1, 1, 1]},
 ], ids=str)  # fmt: skip
 def test_blend_over_other_datasets_is_a_format_error(tmp_path, changes):
     """Not an IndexError, which would end a loop over the blend in silence."""
-    blend = small(tmp_path, **changes)
+    blend = make_blend(tmp_path, **changes)
     assert blend.tokens(0).tolist() == TOKENS[0]
     reads = [lambda: blend[1], lambda: blend.tokens(1), lambda: blend.parts(1), lambda: blend.batch([0, 1])]
     for read in reads:

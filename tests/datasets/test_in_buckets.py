@@ -1,6 +1,7 @@
 """Datasets in a bucket return what they return on disk, and say when an object is replaced."""
 
 import os
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -37,11 +38,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def store(folder):
-    with serving_buckets() as server, pytest.MonkeyPatch.context() as patched:
+    with serving_buckets() as server, patch.dict(os.environ, ENVIRONMENT, AWS_ENDPOINT_URL=server.url):
         server.put("docs", folder)
         server.put("golden", GOLDEN)
-        for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": server.url}.items():
-            patched.setenv(name, value)
         yield server
 
 

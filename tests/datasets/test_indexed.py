@@ -15,13 +15,8 @@ SEQUENCES = [sequence for document in DOCUMENTS for sequence in document]
 
 
 @pytest.fixture
-def prefix(tmp_path):
-    return write_dataset(tmp_path / "d", DOCUMENTS)
-
-
-@pytest.fixture
-def dataset(prefix):
-    return IndexedDataset(prefix)
+def dataset(tmp_path):
+    return IndexedDataset(write_dataset(tmp_path / "d", DOCUMENTS))
 
 
 def test_sequence_is_the_same_by_any_integer(dataset):
@@ -106,8 +101,8 @@ def test_sequence_outside_the_bin_is_a_format_error(tmp_path, pointer, length):
     assert dataset[0].tolist() == [1, 2, 3]
 
 
-@pytest.mark.usefixtures("prefix")
 def test_pickle_of_a_relative_path_is_read_in_any_folder(tmp_path, monkeypatch):
+    write_dataset(tmp_path / "d", DOCUMENTS)
     monkeypatch.chdir(tmp_path)
     pickled = pickle.dumps(IndexedDataset("d"))
     monkeypatch.chdir(tmp_path.parent)

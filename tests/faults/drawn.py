@@ -245,13 +245,11 @@ def main():
     parser.add_argument("--no-minimise", action="store_true")
     chosen = parser.parse_args()
     seeds = range(chosen.first, (chosen.first if chosen.last is None else chosen.last) + 1)
-    counts, num_failed = Counter(), 0
+    counts, num_failed, options = Counter(), 0, {"is_long": chosen.long, "minimises": not chosen.no_minimise}
     with Zygote() as zygote, tempfile.TemporaryDirectory(prefix="drawn", dir=MEMORY) as base:
         for begin in range(0, len(seeds), 100):
             own = seeds[begin : begin + 100]
-            for text in run_seeds(
-                own, zygote, base, is_long=chosen.long, counts=counts, minimises=not chosen.no_minimise
-            ):
+            for text in run_seeds(own, zygote, base, counts=counts, **options):
                 num_failed += 1
                 print(text, end="\n\n", flush=True)
             print(f"{begin + len(own):,} of {len(seeds):,} jobs, {num_failed} failed", file=sys.stderr)

@@ -48,13 +48,6 @@ def read_quarantine(path):
         return [json.loads(line) for line in stream.read().decode().splitlines()]
 
 
-WAYS = [
-    {"shard_size": "64MiB", "workers": 1},
-    {"shard_size": "1KiB", "workers": 3, "engine": "tokenizers"},
-    {"shard_size": "100KiB", "executor": "processes"},
-]
-
-
 @pytest.fixture(scope="module")
 def built(corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("built")
@@ -94,13 +87,6 @@ def test_account_and_manifest_know_every_line(built):
         assert content["documents"] == report.counts.kept
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
-def test_quarantine_is_the_same_for_any_cut_and_executor(way, built, corpus, tmp_path):
-    build(corpus, tmp_path, **way)
-    assert published(tmp_path) == published(built[1])
-
-
 def test_fail_names_the_first_and_quarantine_goes_on_from_there(corpus, broken, built, tmp_path):
     first = min(broken)
     for size in ("1KiB", "32KiB"):
@@ -128,16 +114,3 @@ def test_nothing_set_aside_is_no_file_and_removes_an_old_one(corpus, tmp_path):
     assert name in os.listdir(tmp_path)
     build(OWN.docs, tmp_path, json_keys=("text",), replace=True)
     assert name not in os.listdir(tmp_path)
-
-
-def test_longer_lines_than_allowed_are_bad_records(tmp_path):
-    lines = [json.dumps({"text": "a" * size}).encode() for size in (10, 400, 90_000, 20)]
-    (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    for number, size in enumerate(("2KiB", "64MiB")):
-        out = tmp_path / str(number)
-        build(tmp_path / "in.jsonl", out, json_keys=("text",), max_record_size="300B", shard_size=size)
-        entries = read_quarantine(out / "x_text_document.quarantine.jsonl.zst")
-        assert [(entry["line"], len(entry["raw"])) for entry in entries] == [(2, 300), (3, 300)]
-        assert "300" in entries[0]["reason"]
-    with pytest.raises(BadRecordError, match="line 2: "):
-        build(tmp_path / "in.jsonl", tmp_path / "f", json_keys=("text",), max_record_size="300B", on_bad_record="fail")

@@ -26,6 +26,8 @@ COMPLETING = re.compile(
 """A file that says to a reader that the others of its dataset, cache or export are complete."""
 LEFT = r"\.build/|/w\.build|\.partial|\.tmp|\.commit|\.withdrawn|-lock"
 """Files of ours that are not published."""
+OTHERS = r"\.build/|(\.progress|-dsindex)\.json$"
+"""Files that are not compared while a dataset, cache or export stands."""
 READ = "(in|out|first|elsewhere|chat.yaml)"
 """What a run reads in the folder of its job."""
 PUBLISHED = r"(?!x[^/ ]*\.build(/|$))(?!.*(\.partial$|progress|-lock))"
@@ -98,9 +100,8 @@ class Trial:
         began = time.monotonic()
         ended = self.zygote.run(self.folder / "run", words, strike, stdin=stdin, range_bytes=self.job.range_bytes)
         shown = f"dsindex {shlex.join(words)}" + (f" < {stdin}" if stdin != os.devnull else "")
-        shown += (
-            f"  # {strike.what} at {'read' if strike.reads else 'call'} {strike.at} {strike.place}" if strike else ""
-        )
+        if strike:
+            shown += f"  # {strike.what} at {'read' if strike.reads else 'call'} {strike.at} {strike.place}"
         self.log.append(f"{shown}: {ended.code} after {time.monotonic() - began:.1f} s; {ended.struck or ''}")
         said = ended.errors.strip().splitlines()
         if ended.code not in {0, -9}:
@@ -170,9 +171,8 @@ class Trial:
             place = f"{self.folder}/{READ}"
         elif event.what.endswith(" partial"):  # a file that is complete, before its size is compared and it is renamed
             target = f"{self.out}::\\.(bin|pbin|idx|parquet|zst)\\.[0-9a-f]+\\.partial$"
-            return Strike(
-                at=0, what=what, place=r"manifest\.json\.[0-9a-f]+\.partial", target=target, seed=self.job.seed
-            )
+            place = r"manifest\.json\.[0-9a-f]+\.partial"
+            return Strike(at=0, what=what, place=place, target=target, seed=self.job.seed)
         elif event.is_publishing:
             place = f"{self.folder}/(out|first)/{PUBLISHED}"
         if event.what in DAMAGES:
@@ -288,9 +288,8 @@ class Trial:
     def check_nothing_changed(self):
         """Check that a command without a work folder leaves nothing if it fails."""
         found, expected = snapshot(self.out), self.before_job | self.expected
-        left = sorted(
-            name for name in found if found[name] != expected.get(name) and not name.endswith(".progress.json")
-        )
+        left = sorted(name for name in found if found[name] != expected.get(name))
+        left = [name for name in left if not name.endswith(".progress.json")]
         if left and not any(name.endswith(".commit") for name in left):  # which the next run carries out
             raise Failed(f"left over after a failure: {kind_of(left[0])}")
 
@@ -413,20 +412,13 @@ def check_said(lines):
 
 def check_what_stands(found, before, expected):
     """Check that what is complete to a reader is all from before the job, or all as it will be."""
-    for name, match in (
-        (name, match)
-        for name in found
-        if (match := COMPLETING.fullmatch(name)) and not re.search(r"\.build/|\.partial/", name)
-    ):
-        stem, end = match["stem"], match["end"]
+    for match in filter(None, map(COMPLETING.fullmatch, found)):
+        name, stem, end = match[0], match["stem"], match["end"]
+        if re.search(r"\.build/|\.partial/", name):
+            continue
         for source in (before, expected):
             own = [f"{stem}.bin"] if end == ".idx" else [each for each in source if each.startswith(stem + end[0])]
-            own = [each for each in own if ".build/" not in each]
-            own = (
-                []
-                if end == ".pbin"
-                else [each for each in own if each in source and not each.endswith((".progress.json", "-dsindex.json"))]
-            )
+            own = [each for each in own if each in source and not re.search(OTHERS, each)] if end != ".pbin" else []
             if all(found.get(each) == source.get(each) for each in (name, *own)):
                 break
         else:

@@ -40,15 +40,9 @@ LENGTHS = st.lists(st.one_of(st.integers(0, 9), st.sampled_from([0, 0, 40, 300])
 
 @settings(max_examples=60)
 @given(
-    lengths=LENGTHS,
-    length=st.integers(2, 40),
-    num_samples=st.one_of(st.none(), st.integers(0, 60)),
-    extra=st.booleans(),
-    keep_partial=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-    begin=st.integers(0, 1000),
-    block=st.integers(1, 7),
-)
+    lengths=LENGTHS, length=st.integers(2, 40), num_samples=st.none() | st.integers(0, 60), extra=st.booleans(),
+    keep_partial=st.booleans(), seed=st.integers(0, 2**32 - 1), begin=st.integers(0, 1000), block=st.integers(1, 7),
+)  # fmt: skip
 def test_arrays_equal_the_slow_reference(lengths, length, num_samples, extra, keep_partial, seed, begin, block):
     rule = SampleRule(sequence_length=length, extra_token=extra, keep_partial=keep_partial)
     if not sum(lengths):

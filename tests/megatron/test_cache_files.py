@@ -63,17 +63,12 @@ def test_another_programs_cache_that_differs_is_refused_and_kept(tmp_path, whole
     assert there(tmp_path) == before
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "dangling link"])
-def test_what_is_no_file_is_refused_and_kept(tmp_path, kind):
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("mine", path)], ids=range(3))
+def test_what_is_no_file_is_refused_and_kept(tmp_path, make):
     put(tmp_path, 1)
     path = tmp_path / DESCRIPTION
     path.unlink()
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(tmp_path / "mine")
+    make(path)
     before = os.lstat(path)
     with pytest.raises(OutputError, match=f"{DESCRIPTION}: another program's file is here"):
         put(tmp_path, 2)

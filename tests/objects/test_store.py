@@ -209,8 +209,8 @@ def test_lock_of_a_killed_owner_is_taken_at_once(place):
 
 
 def test_lease_lapses(monkeypatch, store):
-    content = lease._describe_driver().replace(b'"host": "', b'"host": "another-')
-    content = content.replace(b'"pid": ', b'"pid": 9999999')
+    driver = lease._describe_driver()
+    content = driver.replace(b'"host": "', b'"host": "another-').replace(b'"pid": ', b'"pid": 9999999')
     store.put("out/lock", content)
     with pytest.raises(PlanError, match="its lock lapses in"):
         hold_lock("s3://out/lock", resource="x").__enter__()

@@ -12,15 +12,9 @@ import typing_extensions
 from tests.peers.three_datasets import write_three_datasets
 
 HERE = Path(__file__).parent
-WITHOUT_MEGATRON = (
-    "test_chat_templates.py",
-    "test_maxtext.py",
-    "test_releases.py",
-    "test_reply_masks.py",
-    "test_tokenizer_folders.py",
-    "test_trainers.py",
-)
+WITHOUT_MEGATRON = ("chat_templates", "maxtext", "releases", "reply_masks", "tokenizer_folders", "trainers")
 HAS_MEGATRON = find_spec("megatron") is not None and find_spec("torch") is not None
+NEEDS_MEGATRON = pytest.mark.skipif(not HAS_MEGATRON, reason="megatron-core is not installed: extra `peers`")
 
 if HAS_MEGATRON:
     # It measures nothing here, and says much while it is imported.
@@ -45,8 +39,5 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.filterwarnings("ignore"))
-            if item.path.name in WITHOUT_MEGATRON:
-                continue
-            item.add_marker(
-                pytest.mark.skipif(not HAS_MEGATRON, reason="megatron-core is not installed: extra `peers`")
-            )
+            if item.path.stem.removeprefix("test_") not in WITHOUT_MEGATRON:
+                item.add_marker(NEEDS_MEGATRON)

@@ -39,20 +39,15 @@ def peer(tmp_path_factory):
 
 def encode_there(peer, source, record):
     """Tokens and mask, or None, of contents as they are, joined, and as parts: templates read one of these forms."""
+    options = {"chat_template": source, "return_dict": True, "return_assistant_tokens_mask": True}
+    options |= {"tools": record.get("tools"), **record.get("chat_template_kwargs", {})}
     for change in (lambda content: content, join_parts, as_parts):
         messages = [
             {**message, "content": change(message["content"])} if message.get("content") is not None else message
             for message in record["messages"]
         ]
         try:
-            found = peer.apply_chat_template(
-                messages,
-                tools=record.get("tools"),
-                chat_template=source,
-                return_dict=True,
-                return_assistant_tokens_mask=True,
-                **record.get("chat_template_kwargs", {}),
-            )
+            found = peer.apply_chat_template(messages, **options)
         except Exception:  # noqa: BLE001 - a template may raise any
             yield None
         else:

@@ -98,11 +98,8 @@ def test_golden_cache_is_a_hit_and_gives_the_same_samples(tmp_path, monkeypatch,
     with unchanged(tmp_path / "cache"):
         splits = build_datasets(config, cache.case["num_samples"])
     opener = BlendedDataset if "datasets" in description else GPTDataset
-    ours = opener.open_cache(
-        tmp_path / "cache" / cache.description_path.name,
-        add_extra_token=cache.add_extra_token,
-        options=SampleOptions(eod_token=EOD, **options),
-    )
+    path, samples = tmp_path / "cache" / cache.description_path.name, SampleOptions(eod_token=EOD, **options)
+    ours = opener.open_cache(path, add_extra_token=cache.add_extra_token, options=samples)
     assert_same_samples(ours, splits[["train", "valid", "test"].index(cache.split)])
 
 
@@ -132,18 +129,12 @@ def test_random_documents_give_the_same_samples(tmp_path, extra, keep_partial, p
     options = OPTIONS[masks] | ({"eod_mask_loss": True} if masks == "documents" else OPTIONS["no-loss-on-eod"])
     config = megatron_config(case, Tokenizer({}, pad), tmp_path / "cache", options)
     num_samples = int(rng.integers(1, 3 * lengths.sum() // case["sequence_length"]))
-    theirs = MegatronGPTDataset(
-        MegatronDataset(prefix), prefix, np.arange(len(lengths)), num_samples, Split.valid, config
-    )
-    ours = GPTDataset(
-        IndexedDataset(prefix),
-        theirs.document_index,
-        theirs.sample_index,
-        theirs.shuffle_index,
-        sequence_length=case["sequence_length"],
-        add_extra_token=extra,
-        options=SampleOptions(eod_token=EOD, pad_token=pad, **options),
-    )
+    part = (np.arange(len(lengths)), num_samples, Split.valid)
+    theirs = MegatronGPTDataset(MegatronDataset(prefix), prefix, *part, config)
+    indices = (theirs.document_index, theirs.sample_index, theirs.shuffle_index)
+    samples = {"sequence_length": case["sequence_length"], "add_extra_token": extra}
+    samples["options"] = SampleOptions(eod_token=EOD, pad_token=pad, **options)
+    ours = GPTDataset(IndexedDataset(prefix), *indices, **samples)
     assert_same_samples(ours, theirs)
     for index in range(len(ours)):
         text, sequences = theirs._query_document_sample_shuffle_indices(index)[:2]

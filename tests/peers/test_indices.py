@@ -14,12 +14,10 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from dsindex.commands.index import run_index
 from dsindex.errors import LimitError
 from dsindex.formats.mmididx import IndexBuilder
-from dsindex.options.index import IndexConfig
-from dsindex.runtime.executors import ThreadExecutor
 from dsindex.store.local import atomic_writer
+from tests.commands.index.index_jobs import index
 from tests.peers.test_gpt_samples import Tokenizer, build_datasets, megatron_config, unchanged
 from tests.support.datasets import write_dataset
 
@@ -71,26 +69,19 @@ def build_with_megatron(case, cache):
 def build_with_dsindex(case, cache, folder, **changes):
     (folder / "identifiers.json").write_text(json.dumps(IDENTIFIERS))
     names = [f"{split}_data_path" for split in SPLITS] if case["per_split"] else ["data_path"]
-    executor = ThreadExecutor(2)
-    try:
-        return run_index(
-            IndexConfig(
-                **dict(zip(names, case["paths"], strict=case["per_split"])),
-                seq_length=case["sequence_length"],
-                num_samples=["none" if size is None else size for size in case["sizes"]],
-                split=None if case["per_split"] else case["split"],
-                seed=case["seed"],
-                data_cache_path=str(cache),
-                tokenizer_identifiers=str(folder / "identifiers.json"),
-                no_extra_token=not case["extra_token"],
-                keep_partial_validation=case["keep_partial"],
-                mid_level_dataset_surplus=case["surplus"],
-                **changes,
-            ),
-            executor=executor,
-        )
-    finally:
-        executor.close()
+    return index(
+        **dict(zip(names, case["paths"], strict=case["per_split"])),
+        seq_length=case["sequence_length"],
+        num_samples=["none" if size is None else size for size in case["sizes"]],
+        split=None if case["per_split"] else case["split"],
+        seed=case["seed"],
+        data_cache_path=str(cache),
+        tokenizer_identifiers=str(folder / "identifiers.json"),
+        no_extra_token=not case["extra_token"],
+        keep_partial_validation=case["keep_partial"],
+        mid_level_dataset_surplus=case["surplus"],
+        **changes,
+    )
 
 
 LENGTH = st.one_of(st.integers(0, 40), st.sampled_from([0, 0, 1, 7, 300, 5000]))

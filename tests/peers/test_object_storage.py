@@ -5,6 +5,8 @@ the extra `peers`, boto3 and obstore.
 """
 
 import json
+import os
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -22,18 +24,17 @@ IDENTIFIERS = {"class": "tests.Tokenizer"}
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch):
+def store(tmp_path):
     rng = np.random.default_rng(0)
     served = tmp_path / "served"
     served.mkdir()
     documents = [[rng.integers(1, 999, size).tolist()] for size in rng.integers(0, 90, 50)]
     write_dataset(served / "x_text_document", documents)
-    for name, value in {**ENVIRONMENT, "AWS_DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
     with serving_buckets() as server:
         server.put("bucket/data", served)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        yield server
+        address = {"AWS_ENDPOINT_URL": server.url, "AWS_DEFAULT_REGION": "us-east-1"}
+        with patch.dict(os.environ, ENVIRONMENT, **address):
+            yield server
 
 
 def test_megatron_reads_our_objects(store, tmp_path):

@@ -76,16 +76,14 @@ def process(release, tmp_path):
 
 
 def draw_tokenizer(rng, release):
-    flags = rng.choice(
-        [
-            ["HuggingFaceTokenizer", "--tokenizer-model", "größe/x"],
-            ["Llama2Tokenizer", "--tokenizer-model", "x.model"],
-            ["TikTokenizer", "--tokenizer-model", "r.json", "--tiktoken-pattern", "v2", "--vocab-size", "1100"],
-            ["GPT2BPETokenizer", "--vocab-file", "v.json", "--merge-file", "m.txt"],
-            ["NullTokenizer", "--vocab-size", "100"],
-        ]
-    )
-    flags = ["--tokenizer-type", *flags]
+    kinds = [
+        ["HuggingFaceTokenizer", "--tokenizer-model", "größe/x"],
+        ["Llama2Tokenizer", "--tokenizer-model", "x.model"],
+        ["TikTokenizer", "--tokenizer-model", "r.json", "--tiktoken-pattern", "v2", "--vocab-size", "1100"],
+        ["GPT2BPETokenizer", "--vocab-file", "v.json", "--merge-file", "m.txt"],
+        ["NullTokenizer", "--vocab-size", "100"],
+    ]
+    flags = ["--tokenizer-type", *rng.choice(kinds)]
     if rng.random() < 0.3:
         flags += ["--tokenizer-special-tokens", "<a>", "it's"]
     if rng.random() < 0.3:
@@ -205,17 +203,10 @@ def test_jobs_find_caches_made_from_flags_alone(release, process, data, tmp_path
 def test_planned_caches_are_read_as_planned(release, tmp_path):
     """What test_indices.py and test_continuing.py say of the installed megatron-core holds for each release."""
     sampler = RELEASES_FOLDER / ("main" if release == "0.16" else release)  # where it is beside the package
-    done = subprocess.run(
-        [
-            *(PYTHON, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider"),
-            *(f"--basetemp={tmp_path}/t", "tests/peers/test_indices.py", "tests/peers/test_continuing.py"),
-            *("-k", "packed or continuing"),
-        ],
-        env={**os.environ, "PYTHONPATH": str(RELEASES_FOLDER / release), "MEGATRON_LM": str(sampler)},
-        cwd=PROGRAM.parents[2],
-        capture_output=True,
-        text=True,
-    )
+    words = [PYTHON, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/t"]
+    words += ["tests/peers/test_indices.py", "tests/peers/test_continuing.py", "-k", "packed or continuing"]
+    environment = {**os.environ, "PYTHONPATH": str(RELEASES_FOLDER / release), "MEGATRON_LM": str(sampler)}
+    done = subprocess.run(words, env=environment, cwd=PROGRAM.parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
     assert "skipped" not in done.stdout

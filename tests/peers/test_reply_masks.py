@@ -5,7 +5,6 @@ differ: TRL trains on the header of some families, and on empty thoughts.
 """
 
 import datetime
-import random
 import re
 from collections import Counter
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ import pytest
 from dsindex.chat.conversations import ConversationReader
 from dsindex.chat.rendering import ChatTemplate
 from dsindex.errors import RecordProblem
+from tests.support.drawn_chats import HARD_KINDS, KINDS, draw
 
 SPEC = find_spec("trl")
 if SPEC is None:
@@ -23,59 +23,9 @@ if SPEC is None:
 FOLDER = Path(SPEC.origin).parent / "chat_templates"
 NAMES = sorted(path.stem.removesuffix("_training") for path in FOLDER.glob("*_training.jinja"))
 NUM_CHATS = 500
-WORDS = [
-    *("Hello", "Hello", "there", "what is 2 + 2", "naïve", "日本語", "🎉", "a\nb", "  spaced  ", "<b>", "don't"),
-    *("\n\nx\n", "assistant", "user", "<think>", "model"),
-]
-PARAMETERS = {"type": "object", "properties": {"place": {"type": "string", "description": "p"}}, "required": ["place"]}
-TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": PARAMETERS}}]
 FREE = re.compile(r"\s+|<think>\s*</think>|<\|start\|>assistant|<｜Assistant｜>")
 MAY_REFUSE = {"deepseek_r1_distill", "deepseekv3", "diffusion_gemma", "glm4moe"}
 """The prompt of two opens a thought, which the template leaves out of replies; two write replies without an end."""
-
-
-def text(rng):
-    return " ".join(rng.choices(WORDS, k=rng.randint(1, 4)))
-
-
-def draw_chat(seed):
-    rng = random.Random(seed)
-    kind = rng.choice(["plain", "plain", "same", "thought", "tools", "tag", "space"])
-    messages = [{"role": "system", "content": text(rng)}] if rng.random() < 0.4 else []
-    for _ in range(rng.randint(1, 4)):
-        question, answer = text(rng), text(rng)
-        if kind == "same" and rng.random() < 0.7:
-            answer = question
-        if kind == "space":
-            answer = rng.choice([" " + answer, answer + "\n", "\n\n" + answer + " "])
-        messages.append({"role": "user", "content": question})
-        if kind == "tools" and rng.random() < 0.7:
-            messages += draw_calls(rng)
-        reply = {"role": "assistant", "content": answer}
-        if kind == "thought" and rng.random() < 0.7:
-            reply["reasoning_content"] = text(rng)
-        if kind == "tag":
-            reply["content"] = f"<think>\n{text(rng)}\n</think>\n\n{answer}"
-        messages.append(reply)
-    record = {"messages": messages}
-    if kind == "tools":
-        record["tools"] = TOOLS
-    if rng.random() < 0.15:
-        record["chat_template_kwargs"] = {"enable_thinking": rng.random() < 0.5}
-    return record
-
-
-def draw_calls(rng):
-    calls = [
-        {"name": "weather", "arguments": {"place": text(rng), "days": rng.randint(1, 9)}}
-        for _ in range(rng.choice([1, 1, 2]))
-    ]
-    reply = {"role": "assistant", "content": rng.choice(["", text(rng)])}
-    if rng.random() < 0.3:
-        reply["reasoning_content"] = text(rng)
-    reply["tool_calls"] = [{"id": "abcd12345", "type": "function", "function": call} for call in calls]
-    answer = {"role": "tool", "name": "weather", "tool_call_id": "abcd12345"}
-    return [reply, *({**answer, "content": text(rng)} for _ in calls)]
 
 
 def trained(rendered):
@@ -93,7 +43,7 @@ def test_replies_are_those_of_the_training_template(name):
     training = ChatTemplate((FOLDER / f"{name}_training.jinja").read_text(), **variables)
     kinds = Counter()
     for seed in range(NUM_CHATS):
-        chat = ConversationReader().read(draw_chat(seed))
+        chat = ConversationReader().read(draw(seed, KINDS + HARD_KINDS))
         try:
             expected = training.render(chat.messages, **chat.variables)
             same_text = plain.render(chat.messages, **chat.variables).text == expected.text

@@ -17,6 +17,7 @@ import pytest
 from dsindex.commands.trace import samples_of_steps
 
 CHECKOUT = os.environ.get("MEGATRON_LM", "")
+EMPTY = {"megatron.training": "get_args", "megatron.training.dist_signal_handler": "DistributedSignalHandler"}
 SAMPLERS = ("megatron/training/datasets/data_samplers.py", "megatron/legacy/data/data_samplers.py")
 """Where the sampler is, in recent releases and in older ones."""
 
@@ -27,10 +28,7 @@ def sampler(monkeypatch):
     path = next((Path(CHECKOUT) / name for name in SAMPLERS if (Path(CHECKOUT) / name).is_file()), None)
     if not CHECKOUT or path is None:
         pytest.skip("MEGATRON_LM is not the path of a checkout of Megatron-LM")
-    for name, empty in (
-        ("megatron.training", "get_args"),
-        ("megatron.training.dist_signal_handler", "DistributedSignalHandler"),
-    ):
+    for name, empty in EMPTY.items():
         module = ModuleType(name)
         setattr(module, empty, None)
         monkeypatch.setitem(sys.modules, name, module)

@@ -21,12 +21,9 @@ def test_digest_of_known_bytes_is_pinned():
 
 
 def test_atomic_writer_leaves_the_old_file_when_the_disk_is_full(tmp_path, monkeypatch):
-    def full(_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     path = tmp_path / "f"
     path.write_bytes(b"old")
-    monkeypatch.setattr(os, "fsync", full)
+    fail_calls(monkeypatch, "fsync", errno.ENOSPC, times=1)
     with pytest.raises(OutputError, match=r"f: cannot be written \(No space left on device\)\nhint: make room"):
         storage.LOCAL.put(str(path), b"new")
     assert path.read_bytes() == b"old"
@@ -59,10 +56,7 @@ def test_output_error_says_what_to_do(number, remedy, transient):
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO], ids=["EINVAL", "EIO"])
 def test_sync_folder_forgives_only_what_the_file_system_cannot_do(tmp_path, monkeypatch, number):
-    def refuse(_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "fsync", refuse)
+    fail_calls(monkeypatch, "fsync", number, times=1)
     fails = pytest.raises(OutputError, match=f"{tmp_path}: cannot be written .Input/output error")
     with fails if number == errno.EIO else contextlib.nullcontext():
         storage.sync_folder(str(tmp_path))

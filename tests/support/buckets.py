@@ -96,7 +96,7 @@ class Proxy(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def handle(self):
+    def handle_request(self):
         store, request = self.buckets, f"{self.command} {self.path} {self.headers.get('Range') or ''}"
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = store.fault_of(request)
@@ -131,7 +131,7 @@ class Proxy(BaseHTTPRequestHandler):
                 self.wfile.write(content[: len(content) // 2] if is_cut else content)
         self.close_connection = self.close_connection or is_cut
 
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_request
 
 
 @contextlib.contextmanager

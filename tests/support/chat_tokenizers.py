@@ -20,6 +20,11 @@ LINES = [
 KINDS = ("bytes", "wordpiece", "unigram")
 
 
+def trained_text(encoded):
+    """Return what is trained on of a conversation in the tokens of train("bytes")."""
+    return train("bytes").decode(encoded.tokens[encoded.mask == 1])
+
+
 @functools.cache
 def train(kind):
     """Train a tokenizer of a kind with the special tokens SPECIAL."""

@@ -19,13 +19,16 @@ TOOLS = [
     {"type": "function", "function": {"name": "weather", "description": "Looks it up.", "parameters": PARAMETERS}},
     {"type": "function", "function": {"name": "time", "description": "Tells it."}},
 ]
+KINDS = ("plain", "plain", "nulls", "parts", "tools", "tools", "reasoning", "systems")
+HARD_KINDS = ("same", "same", "space", "tag")
+"""Kinds whose replies are hard to find: those of other texts, with blanks around them, or with a thought in them."""
 VARIABLES = [{"enable_thinking": False}, {"enable_thinking": True}, {"reasoning_effort": "high"}]
 
 
-def draw(seed):
+def draw(seed, kinds=KINDS):
     """Return a random record of chat messages."""
     rng = random.Random(seed)
-    kind = rng.choice(["plain", "plain", "nulls", "parts", "tools", "tools", "reasoning", "systems"])
+    kind = rng.choice(kinds)
     messages = [{"role": "system", "content": text(rng)}] if rng.random() < 0.4 else []
     for turn in range(rng.randint(1, 4)):
         if kind == "systems":
@@ -38,16 +41,27 @@ def draw(seed):
             reply |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), text(rng))
         messages.append(reply)
     for message in messages:
-        if kind == "nulls":
-            message |= dict.fromkeys(rng.sample(["tool_calls", "name", "reasoning_content", "tool_call_id"], 2))
-        elif kind == "parts" and rng.random() < 0.6:
-            message["content"] = [{"type": "text", "text": text(rng)} for _ in range(rng.randint(1, 2))]
+        change(message, kind, rng)
     record = {"messages": messages}
     if kind == "tools":
         record["tools"] = TOOLS
     if rng.random() < 0.2:
         record["chat_template_kwargs"] = rng.choice(VARIABLES)
     return record
+
+
+def change(message, kind, rng):
+    """Give a message what is special in a kind."""
+    if kind == "nulls":
+        message |= dict.fromkeys(rng.sample(["tool_calls", "name", "reasoning_content", "tool_call_id"], 2))
+    elif kind == "parts" and rng.random() < 0.6:
+        message["content"] = [{"type": "text", "text": text(rng)} for _ in range(rng.randint(1, 2))]
+    elif kind == "same":
+        message["content"] = rng.choice(["Hello", "Hello", "assistant", "user", "model <think>"])
+    elif kind == "space" and message["role"] == "assistant":
+        message["content"] = rng.choice([" {}", "{}\n", "\n\n{} "]).format(message["content"])
+    elif kind == "tag" and message["role"] == "assistant":
+        message["content"] = f"<think>\n{text(rng)}" + rng.choice(["", f"\n</think>\n\n{message['content']}"])
 
 
 def draw_call(rng, call_id):

@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def handle(self):
+    def handle_request(self):
         hub = self.hub
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         is_storage = self.path.startswith("/blobs/")
@@ -65,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.answer_hub()
 
-    do_GET = do_HEAD = do_POST = handle
+    do_GET = do_HEAD = do_POST = handle_request
 
     def send(self, status, body=b"", **headers):
         self.send_response(status)

@@ -35,7 +35,7 @@ NASTY = [
     *(around(value) for value in [b"1" * 400, b"1" * 5000, b"1" * 400 + b".5", b"0." + b"1" * 400, b"[Infinity]"]),
     around(rb'"\udc00"'), around(rb'"\ud800"'), around(rb'{"\ude00\ud83d":1}'),
     around(b'{"text":null,"title":[1,{"text":5}],"x":{"x":[]},"":null}'),
-    around(b"[" * (MAX_NESTING - 2) + b"]" * (MAX_NESTING - 2)),
+    around(b"[" * (MAX_NESTING - 1) + b"]" * (MAX_NESTING - 1)),
     b'{"text":"Inf, -NaN} Inf]","title":"' + b"[{" * 1000 + b'"}',
     # what it does not take as a record of KEYS
     b"{}", b"[]", b"null", b"1", b'"text"', b'{"text":"b"}', b'{"Text":"a","title":"t"}',

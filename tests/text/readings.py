@@ -41,6 +41,7 @@ class Reading:
         self.num_blank += len(block.blank_parts)
         self.records += zip(block.offsets.tolist(), lines, map(list, values), strict=True)
         self.bad += [(bad.offset, bad.line + first_line, bad.line_bytes) for bad in block.bad_records]
+        return self
 
 
 def reference(content, keys=KEYS, limit=1 << 30):
@@ -102,9 +103,3 @@ def parse(content, selection=SELECTION):
     """The records of lines, read as one block."""
     block = LineBlock.of_text(bytearray(content), offset=0, first_line=0)
     return selection.join_texts(parse_block(block, selection, 1 << 30))
-
-
-def as_reading(block):
-    reading = Reading()
-    reading.add(block)
-    return reading

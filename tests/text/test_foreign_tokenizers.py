@@ -32,9 +32,9 @@ from tests.support.foreign_tokenizers import (
 from tests.support.golden import TOKENIZERS
 
 
-def loaded(tmp_path, shape):
-    (tmp_path / "tokenizer.model").write_bytes(sentencepiece_model(shape))
-    return load_tokenizer(str(tmp_path / "tokenizer.model"))
+def load(path, content, options=None):
+    path.write_bytes(content)
+    return load_tokenizer(str(path), options=options)
 
 
 TEXTS = [*trained.NASTY, *trained.mixed_texts(100, seed=1)]
@@ -54,7 +54,7 @@ def encoded(tokenizer, texts, name="gigatoken"):
 
 @pytest.mark.parametrize("shape", SENTENCEPIECE_SHAPES)
 def test_tokens_are_those_of_the_library(tmp_path, shape):
-    tokenizer = loaded(tmp_path, shape)
+    tokenizer = load(tmp_path / "tokenizer.model", sentencepiece_model(shape))
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.content)
     texts = [*TEXTS, *(processor.id_to_piece(number) for number in range(100)), f"a{TEXT_SEPARATOR}b"]
     name = "sentencepiece" if shape == "t5" else "gigatoken"
@@ -70,7 +70,8 @@ def test_tokens_are_those_of_the_library(tmp_path, shape):
 def test_other_models_are_encoded_by_sentencepiece(tmp_path, monkeypatch, change, reason):
     monkeypatch.setitem(SENTENCEPIECE_SHAPES, "other", {**SENTENCEPIECE_SHAPES["llama2"], **change})
     sentencepiece_model.cache_clear()
-    engine = choose_engine(loaded(tmp_path, "other"), "auto", add_special_tokens=True)
+    tokenizer = load(tmp_path / "tokenizer.model", sentencepiece_model("other"))
+    engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
     assert engine.name == "sentencepiece"
     assert reason in engine.reason
 
@@ -85,12 +86,6 @@ def harmony_special_tokens():
         return openai_public.o200k_harmony()["special_tokens"]
 
 
-def loaded_ranks(tmp_path, family):
-    path = tmp_path / f"{family}.tiktoken"
-    path.write_bytes(tiktoken_file())
-    return load_tokenizer(str(path))
-
-
 @pytest.mark.parametrize(("family", "pattern", "ids", "size"), [
     ("gpt2", R50K_PATTERN, {"<|endoftext|>": 50256}, 50257),
     ("cl100k_base", CL100K_PATTERN, {"<|endoftext|>": 100257, "<|endofprompt|>": 100276}, 100277),
@@ -100,7 +95,7 @@ def loaded_ranks(tmp_path, family):
     ("llama3.1", PATTERNS["llama3"][0], {"<|python_tag|>": 570, "<|reserved_special_token_245|>": 815}, 816),
 ])  # fmt: skip
 def test_ranks_are_encoded_as_tiktoken_does_with_the_published_special_tokens(tmp_path, family, pattern, ids, size):
-    tokenizer = loaded_ranks(tmp_path, family)
+    tokenizer = load(tmp_path / f"{family}.tiktoken", tiktoken_file())
     special = dict(read_definition(tokenizer.content).special_tokens)
     library = tiktoken.Encoding(name="x", pat_str=pattern, mergeable_ranks=ranks(), special_tokens=special)
     texts = [*TEXTS, *special, *(token.decode(errors="ignore") for token in ranks())]
@@ -116,9 +111,8 @@ def test_ranks_are_encoded_as_tiktoken_does_with_the_published_special_tokens(tm
 
 @pytest.mark.parametrize("name", ["v1", "v2"])
 def test_ranks_of_megatron_are_read_as_its_class_does(tmp_path, name):
-    path = tmp_path / "ranks.json"
-    path.write_text(json.dumps(rank_entries()))
-    tokenizer = load_tokenizer(str(path), options=replace(MEGATRON, vocab_size=520, tiktoken_pattern=name))
+    options = replace(MEGATRON, vocab_size=520, tiktoken_pattern=name)
+    tokenizer = load(tmp_path / "ranks.json", json.dumps(rank_entries()).encode(), options)
     names = ["<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>", *(f"<SPECIAL_{n}>" for n in range(7, 20))]
     special = {token: number for number, token in enumerate(names)}
     kept_ranks = {token: rank + 20 for token, rank in ranks().items() if rank < 500}
@@ -138,14 +132,12 @@ def test_ranks_of_megatron_are_read_as_its_class_does(tmp_path, name):
     ([rank_entries()[0]] * 2, MEGATRON, "entry 1 of the list has rank 0"),
 ])  # fmt: skip
 def test_other_ranks_are_refused(tmp_path, content, options, message):
-    path = tmp_path / "ranks.json"
-    path.write_text(json.dumps(content))
     with pytest.raises(TokenizerError, match=f"ranks.json: .*{message}"):
-        load_tokenizer(str(path), options=options)
+        load(tmp_path / "ranks.json", json.dumps(content).encode(), options)
 
 
 def test_text_that_tiktoken_cannot_split_is_named(tmp_path):
-    tokenizer = loaded_ranks(tmp_path, "llama3")
+    tokenizer = load(tmp_path / "llama3.tiktoken", tiktoken_file())
     encoder = make_encoder(tokenizer, choose_engine(tokenizer, "reference", add_special_tokens=True))
     with pytest.raises(UnencodableError, match=r"tiktoken cannot encode .*\(2,000,001 characters\)"):
         encoder.encode(["a" + " " * 2_000_000])
@@ -201,9 +193,12 @@ def metaspace(prepend):
     (metaspace("always"), {"tokenizer_class": "GemmaTokenizer", "add_prefix_space": True}, "adds no space"),
     (trained.byte_level(), {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}, "adds a space"),
     (trained.byte_level(), {"tokenizer_class": "LlamaTokenizer"}, None),
+    (trained.byte_level(), {"tokenizer_class": "GPT2TokenizerFast"}, None),
+    (trained.byte_level(), {"tokenizer_class": "Qwen2Tokenizer"}, "5 may split texts differently"),
+    ((TOKENIZERS["bos"] / "tokenizer.json").read_bytes(), {"tokenizer_class": "GPT2Tokenizer"}, "5 may split texts"),
 ])  # fmt: skip
 def test_class_that_changes_texts_is_told(tmp_path, content, config, space):
-    """The cases are those that were tried with transformers 5.23."""
+    """The cases are those that were tried with transformers 5.23 and 5.24."""
     (tmp_path / "tokenizer.json").write_bytes(content)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     note = load_tokenizer(str(tmp_path)).note

@@ -15,7 +15,7 @@ from dsindex.text.selection import MAX_PATH_KEYS, open_selection
 from tests.support.compressed import COMPRESSORS
 from tests.support.datasets import part_of, read_part
 from tests.text.nasty_lines import GOOD, GOOD_LIST, NASTY, contents
-from tests.text.readings import SELECTION, as_reading, parse, read_ranges, reference
+from tests.text.readings import SELECTION, Reading, parse, read_ranges, reference
 
 
 @pytest.mark.quick(60)
@@ -24,7 +24,7 @@ from tests.text.readings import SELECTION, as_reading, parse, read_ranges, refer
 def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty, good):
     for lines in ([good, nasty, good], [nasty, nasty], [good, nasty, b"", nasty, b""]):
         content = b"\n".join(lines)
-        assert as_reading(parse(content)) == reference(content)
+        assert Reading().add(parse(content)) == reference(content)
 
 
 @given(content=contents(), data=st.data())
@@ -100,7 +100,7 @@ FAULTY = {
 def test_every_parser_gives_what_json_loads_gives(line):
     for lines in ([line], [nested_line(), line, nested_line("b")], [line, line], [line, nested_line(), nested_line()]):
         content = b"\n".join(lines)
-        assert as_reading(parse(content, open_selection(PATHS))) == reference(content, PATHS)
+        assert Reading().add(parse(content, open_selection(PATHS))) == reference(content, PATHS)
 
 
 @given(st.lists(st.dictionaries(
@@ -109,7 +109,7 @@ def test_every_parser_gives_what_json_loads_gives(line):
 def test_other_names_are_read_by_blocks_as_by_lines(records):
     selection = open_selection(["text|content", "content|n"])
     content = "\n".join(map(json.dumps, records)).encode()
-    read = as_reading(parse(content, selection))
+    read = Reading().add(parse(content, selection))
 
     def first(record, *names):
         return next((record[name] for name in names if record.get(name) is not None), None)
@@ -127,7 +127,7 @@ def test_other_names_are_read_by_blocks_as_by_lines(records):
 def test_long_paths_are_followed_as_deep_as_records_go(depth):
     selection = open_selection(["x=" + ".a" * depth])
     line = b'{"a":' * depth + b'"deep"' + b"}" * depth
-    read = as_reading(parse(line + b"\n" + line, selection))
+    read = Reading().add(parse(line + b"\n" + line, selection))
     assert [values for _, _, values in read.records] == ([] if depth > 900 else [[["deep"]]] * 2)
     assert len(read.bad) == 2 - len(read.records)
 

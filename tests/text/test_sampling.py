@@ -7,7 +7,7 @@ import xxhash
 
 from dsindex.text.blocks import HASH_SEED, Sample, hash_records, sample_records
 from dsindex.text.selection import open_selection
-from tests.support.datasets import part_of, read_part
+from tests.text.readings import parse
 
 
 def digest(value):
@@ -19,24 +19,22 @@ def digest(value):
     return xxhash.xxh3_64_intdigest(b"".join(text_hash.to_bytes(8, "little") for text_hash in hashes), seed=HASH_SEED)
 
 
-def read(folder, records, *, keys=("text",)):
-    path = folder / "in.jsonl"
-    path.write_bytes(b"".join(json.dumps(record).encode() + b"\n" for record in records))
-    return list(read_part(part_of(path), open_selection(keys)))
+def read(records, *, keys=("text",)):
+    return parse("\n".join(map(json.dumps, records)).encode(), open_selection(keys))
 
 
 VALUES = ["", "a", "ä€😀", "x" * 5000, ["a"], [], ["a", "b"], ["ab"], ["", ""]]
 
 
-def test_hashes_are_those_of_the_reference(tmp_path):
+def test_hashes_are_those_of_the_reference():
     records = [{"text": text, "title": title} for text in VALUES for title in VALUES[::-1]]
-    [block] = read(tmp_path, records, keys=("text", "title"))
+    block = read(records, keys=("text", "title"))
     expected = [sum(map(digest, record.values())) % 2**64 for record in records]
     assert hash_records(block).tolist() == expected
 
 
-def test_a_sample_and_its_complement_are_all(tmp_path):
-    [block] = read(tmp_path, [{"text": str(number)} for number in range(1000)])
+def test_a_sample_and_its_complement_are_all():
+    block = read([{"text": str(number)} for number in range(1000)])
     parts = [Sample(high=0.3), Sample(low=0.3, high=0.8), Sample(low=0.8)]
     lines = [sample_records(block, (part,)).lines.tolist() for part in parts]
     assert all(lines)
@@ -45,7 +43,7 @@ def test_a_sample_and_its_complement_are_all(tmp_path):
     assert len(together) == 1000
 
 
-def test_the_choice_never_changes(tmp_path):
+def test_the_choice_never_changes():
     """A build that is continued with another version must keep the same records."""
-    [block] = read(tmp_path, [{"text": f"text {number}"} for number in range(30)])
+    block = read([{"text": f"text {number}"} for number in range(30)])
     assert sample_records(block, (Sample(high=0.3),)).lines.tolist() == [4, 6, 23, 24]

@@ -94,19 +94,18 @@ def test_lines_are_counted_for_each_file_however_few_may_be_open(tmp_path, monke
     assert reader.counts["blank"].tolist() == [0, 0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("change", ["longer", "later", "gone", "a pipe"])
+CHANGES = {
+    "longer": lambda path, time: (path.write_bytes(LINES[0] + b"\n"), os.utime(path, ns=(0, time))),
+    "later": lambda path, time: os.utime(path, ns=(0, time + 1)),
+    "gone": lambda path, _: path.unlink(),
+    "a pipe": lambda path, _: (path.unlink(), os.mkfifo(path)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_changed_files_are_refused(change, tmp_path):
     files = write(tmp_path, [(LINES[0], FORMS[0])] * 3)
-    path = tmp_path / "1"
-    if change == "longer":
-        path.write_bytes(LINES[0] + b"\n")
-        os.utime(path, ns=(0, int(files[1].version)))
-    elif change == "later":
-        os.utime(path, ns=(0, int(files[1].version) + 1))
-    else:
-        path.unlink()
-    if change == "a pipe":
-        os.mkfifo(path)
+    change(tmp_path / "1", int(files[1].version))
     message = r"/1: (changed while the job was running|cannot be read \((No such|a pipe))"
     for parts in (files, files[1:2]):
         with pytest.raises(InputError, match=message):
