@@ -59,7 +59,7 @@ def expected(text, tmp_path_factory):
     return outputs(folder / "out")
 
 
-def compressed(text, name, folder):
+def write_compressed(text, name, folder):
     source = folder / "text"
     source.write_bytes(COMPRESSORS[name](text))
     (folder / "out").mkdir()
@@ -72,7 +72,7 @@ WAYS = [{}, {"shard_size": "1KiB", "workers": 3}, {"shard_size": "20KiB", "execu
 @pytest.mark.quick(4)
 @pytest.mark.parametrize(("name", "way"), [(name, WAYS[n % 3]) for n, name in enumerate(COMPRESSORS)], ids=str)
 def test_a_compressed_input_gives_the_files_of_its_text(text, expected, tmp_path, name, way):
-    source = compressed(text, name, tmp_path)
+    source = write_compressed(text, name, tmp_path)
     report = build(source, tmp_path / "out", **way)
     assert outputs(tmp_path / "out") == expected
     assert not (tmp_path / "out" / "x.build").exists()
@@ -85,7 +85,7 @@ def test_a_compressed_input_gives_the_files_of_its_text(text, expected, tmp_path
 
 def test_damage_is_told_before_the_bad_records_that_it_makes(text, tmp_path):
     lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
-    source = compressed(b"".join(lines), "frames.zst", tmp_path)
+    source = write_compressed(b"".join(lines), "frames.zst", tmp_path)
     whole = source.read_bytes()
     for place in range(len(whole) // 3, len(whole), len(whole) // 3):
         source.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])

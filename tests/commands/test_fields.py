@@ -75,7 +75,7 @@ def encode(text):
     return shared_tokenizer(TOKENIZER).encode(text).ids
 
 
-def closed(sequences):
+def close_document(sequences):
     """A document as it is stored: without empty sequences, and with EOD at its end."""
     nonempty = [ids for ids in sequences if ids]
     return [*nonempty[:-1], [*nonempty[-1], TOKENIZER.eod_id]] if nonempty else []
@@ -84,12 +84,12 @@ def closed(sequences):
 def test_joined_texts_are_one_document(source, tmp_path):
     run_config(config_of(source, tmp_path, **KINDS["join"]))
     texts = [[r["text"], r["meta"]["text"], *(r["meta"]["tags"] or [""])] for r in good_records(source)]
-    assert documents(tmp_path / "x", "text") == [closed([encode("\n".join(parts))]) for parts in texts]
+    assert documents(tmp_path / "x", "text") == [close_document([encode("\n".join(parts))]) for parts in texts]
 
 
 def test_token_ids_are_stored_as_they_are(source, tmp_path):
     run_config(config_of(source, tmp_path, token_ids=".meta.ids"))
-    assert documents(tmp_path / "x", "meta.ids") == [closed([r["meta"]["ids"]]) for r in good_records(source)]
+    assert documents(tmp_path / "x", "meta.ids") == [close_document([r["meta"]["ids"]]) for r in good_records(source)]
     report = run_config(config_of(source, tmp_path / "lists", token_ids="lists", append_eod=False))
     expected = [[ids for ids in r["lists"] if ids] for r in good_records(source)]
     assert documents(tmp_path / "lists" / "x", "lists") == expected

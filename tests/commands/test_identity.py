@@ -66,10 +66,10 @@ def test_only_changed_inputs_are_tokenized_again(executor, finished, build_text,
         if not finished:
             patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
         build_text("c a b", options=options, code=0 if finished else 130)
-    old = tokenized()
+    old = tokenized_inputs()
     Path("b.jsonl").write_bytes(b"".join(LINES[5:50]))
     told = build_text("d b a", options=[*options, *(["--replace"] if finished else [])]).err
-    remade = tokenized()[len(old) :]
+    remade = tokenized_inputs()[len(old) :]
     assert re.search("/[bc].jsonl and 1 more are gone or .*; the input .*/[bd].jsonl and 1 more are new or", told)
     assert f"{old.count('a.jsonl')} of {old.count('a.jsonl') + len(remade)} shards kept, {len(remade)} to be" in told
     assert set(remade) == {"b.jsonl", "d.jsonl"}
@@ -77,7 +77,7 @@ def test_only_changed_inputs_are_tokenized_again(executor, finished, build_text,
     assert datasets("out/x") == datasets("other/x")
 
 
-def tokenized():
+def tokenized_inputs():
     """The input of each shard that was made, in order."""
     journal = Path("out/x.build/journal.jsonl").read_text()
     return re.findall(r'\{"kind":"shard".*?"task":"[^"]*?([^"/]+?)\\u0000', journal)
@@ -89,10 +89,10 @@ def test_shard_size_of_a_large_job_is_kept_when_inputs_are_added(monkeypatch, bu
     for name, lines in (("a", 60), ("b", 90)):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:lines] * 3))
     build_text("a", options=["--keep-shards"])
-    before = tokenized()
+    before = tokenized_inputs()
     assert len(before) <= 4
     assert f"{len(before)} of " in build_text("a b", options=["--keep-shards", "--replace"]).err
-    assert set(tokenized()[len(before) :]) == {"b.jsonl"}
+    assert set(tokenized_inputs()[len(before) :]) == {"b.jsonl"}
     build_text("a b", "other/x", ["--shard-size", "1KiB"])
     assert datasets("out/x") == datasets("other/x")
 

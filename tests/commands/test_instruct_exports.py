@@ -56,7 +56,7 @@ def job(folder, chats, **options):
     return instruct_jobs.job(folder / "chat", **defaults)
 
 
-def exported(folder):
+def read_exports(folder):
     """All files of exports; of the manifests, the part that is under the law."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("chat_[pb]*[0-9]/*")}
     manifests = {name: json.loads(data) | {"plan": None} for name, data in files.items() if EXPORT_MANIFEST in name}
@@ -76,7 +76,7 @@ def rows_of(folder, split):
 def test_same_bytes_for_any_shard_size_and_executor(tmp_path, chats, finished_job, way):
     folder, multiple = finished_job
     run_config(job(tmp_path, chats, pad_to_multiple=multiple, **way), CONFIG)
-    assert exported(tmp_path) == exported(folder)
+    assert read_exports(tmp_path) == read_exports(folder)
     assert folders_in(tmp_path) == folders_in(folder)
 
 

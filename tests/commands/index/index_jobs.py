@@ -24,7 +24,7 @@ def options(**changes):
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def described(folder):
+def read_descriptions(folder):
     return [json.loads(path.read_bytes()) for path in sorted(folder.glob("*description.txt"))]
 
 

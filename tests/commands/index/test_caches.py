@@ -12,7 +12,7 @@ import pytest
 import dsindex
 from dsindex.cli.render import describe
 from dsindex.errors import DsindexError, InputError
-from tests.commands.index.index_jobs import described, index, indexed, options
+from tests.commands.index.index_jobs import index, indexed, options, read_descriptions
 from tests.support.datasets import write_dataset
 from tests.support.golden import golden_cases
 
@@ -47,7 +47,7 @@ def test_blend_without_cache_folder_goes_beside_each_dataset_and_the_blend_is_no
 def test_paths_per_split_have_no_split_in_the_description(folder):
     paths = {"train_data_path": ["0.5", "web", "0.5", "books"], "valid_data_path": ["1", "books"]}
     indexed(data_path=None, **paths, epochs=None, num_samples="100,9")
-    descriptions = described(folder / "cache")
+    descriptions = read_descriptions(folder / "cache")
     # A single weighted prefix is no blend with a path for each split.
     assert Counter(d["class"] for d in descriptions) == {"GPTDataset": 3, "BlendedDataset": 1}
     assert all(d["split"] is d["split_matrix"] is None for d in descriptions if d["class"] == "GPTDataset")
@@ -58,8 +58,8 @@ def test_like_takes_settings_from_a_description_and_flags_win(folder):
     (like,) = (folder / "cache").glob("*train-description.txt")
     from_like = {"like": str(like), "seq_length": None, "tokenizer_identifiers": None}
     indexed(**from_like, seed=8, epochs=None, num_samples="40", data_cache_path="other")
-    assert {d["random_seed"] for d in described(folder / "other")} == {8}
-    assert {d["sequence_length"] for d in described(folder / "other")} == {30}
+    assert {d["random_seed"] for d in read_descriptions(folder / "other")} == {8}
+    assert {d["sequence_length"] for d in read_descriptions(folder / "other")} == {30}
 
 
 def test_same_job_again_leaves_its_caches_alone_until_the_lengths_change(folder):
@@ -92,7 +92,7 @@ RELEASED = {"tokenizer_identifiers": None, "job_tokenizer": OF_JOB}
 
 def test_flags_of_the_jobs_tokenizer_name_the_caches_of_its_release(folder):
     indexed(split="1", megatron_release="0.17", **RELEASED)
-    (old,) = described(folder / "cache")
+    (old,) = read_descriptions(folder / "cache")
     assert list(old["tokenizer"])[2] == "vocab_file"
     job = options(split="1", **RELEASED)
     report = index(**job, megatron_release="0.19", explain=True)
@@ -135,9 +135,9 @@ def test_several_validation_sets_stay_apart(folder):
     paths = {"data_path": None, "train_data_path": ["web"], "valid_data_path": ["web", "books"]}
     job = options(**paths, epochs=None, train_iters=4, global_batch_size=2, multiple_validation_sets=True)
     index(**{**job, "full_validation": True, "data_cache_path": str(folder / "all")})
-    assert [(d["index_split"], d["num_samples"]) for d in described(folder / "all")].count(("valid", None)) == 2
+    assert [(d["index_split"], d["num_samples"]) for d in read_descriptions(folder / "all")].count(("valid", None)) == 2
     index(**{**job, "eval_interval": 2, "eval_iters": 1, "data_cache_path": str(folder / "some")})
-    assert [(d["index_split"], d["num_samples"]) for d in described(folder / "some")].count(("valid", 6)) == 2
+    assert [(d["index_split"], d["num_samples"]) for d in read_descriptions(folder / "some")].count(("valid", 6)) == 2
     assert not list(folder.glob("*/*Blended*"))
 
 

@@ -86,7 +86,7 @@ def write_positions(name, lengths, *, base=0):
     write_dataset(Path(name), documents, dtype=np.int32)
 
 
-def opened(folder):
+def open_blend(folder):
     (path,) = Path(folder).glob("*BlendedDataset-train-description.txt")
     return BlendedDataset.open_cache(path)
 
@@ -119,7 +119,7 @@ def test_nothing_comes_again_before_its_epoch_ends_and_nothing_is_lost(run, tmp_
     second = {**shared, "data_path": words, "num_samples": "150", "data_cache_path": str(here / "second"),
               "continue_from": str(here / "first"), "consumed_samples": consumed, "global_batch_size": 8}  # fmt: skip
     indexed(**second)
-    before, after = opened(here / "first"), opened(here / "second")
+    before, after = open_blend(here / "first"), open_blend(here / "second")
     for number in range(consumed):
         assert (before.tokens(number) == after.tokens(number)).all()
     for dataset, member in enumerate(after.datasets):

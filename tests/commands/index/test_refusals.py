@@ -53,7 +53,7 @@ def test_refusal(folder, changes, error, message):
     assert not (folder / "cache").exists()
 
 
-def explained(**changes):
+def explain(**changes):
     report = indexed(explain=True, **changes)
     return ["\n".join(describe(report)), *(sentence for finding in report.findings for sentence in finding.sentences)]
 
@@ -66,7 +66,7 @@ def explained(**changes):
 ])  # fmt: skip
 def test_explain_names_the_settings_that_differ(changes, sentence):
     indexed(epochs="2.5")
-    shown, *sentences = explained(**changes)
+    shown, *sentences = explain(**changes)
     assert "NOT found" in shown
     assert any(sentence in said for said in sentences), sentences
 
@@ -76,11 +76,11 @@ def test_explain_tells_of_missing_files_and_edited_descriptions(folder):
     shuffle = Path(result.paths[-1])
     shuffle.unlink()
     said = f"the cache is incomplete, so the job builds it again: {shuffle.name} is missing"
-    assert said in explained(split="1")[0]
+    assert said in explain(split="1")[0]
     shutil.rmtree(folder / "cache")
-    assert "there is no folder " in explained(split="1")[0]
+    assert "there is no folder " in explain(split="1")[0]
     (folder / "cache").mkdir()
-    assert "contains no cache of a GPTDataset for split train" in explained(split="1")[0]
+    assert "contains no cache of a GPTDataset for split train" in explain(split="1")[0]
 
 
 def test_explain_compares_a_jobs_description_with_the_folder(folder):
