@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 
@@ -18,10 +19,8 @@ SCRIPTS = sorted(path.stem for path in (ROOT / "workflows").glob("*.py") if path
 
 @pytest.fixture(scope="module")
 def store_url(demo):
-    with pytest.MonkeyPatch.context() as patch, serving_buckets("bucket") as store:
+    with serving_buckets("bucket") as store, patch.dict(os.environ, ENVIRONMENT, AWS_ENDPOINT_URL=store.url):
         store.put("bucket/text", demo / "text")
-        for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": store.url}.items():
-            patch.setenv(name, value)
         yield store.url
 
 

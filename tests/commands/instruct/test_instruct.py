@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 import dsindex
 from dsindex.chat.config import check_config
@@ -160,7 +159,7 @@ def test_conversations_longer_than_a_pack_are_counted(in_folder, cli, longer, sa
     """Conversations and sequences, whether tokens are cut off, and what is left out of the packs."""
     records = [{"messages": [*SHORT, *LONG, *LONG]}, {"messages": SHORT}]
     (in_folder / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (in_folder / "chat.yaml").write_text(yaml.safe_dump({"chat_template": CHATML}))
+    (in_folder / "chat.yaml").write_text(json.dumps({"chat_template": CHATML}))
     options = f"--seq-length 512 --on-bad-record quarantine --longer-than-pack {longer}"
     shown = cli(f"instruct chat.yaml --input in.jsonl {TOKENIZER} --output-prefix chat {options}").out
     statistics = json.loads((in_folder / "chat_text_document.manifest.json").read_bytes())["content"]["statistics"]
