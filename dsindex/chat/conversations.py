@@ -187,6 +187,8 @@ class ConversationReader:
         if read_flag(record, "") is False or any(record.get(key) == 0 for key in UNWANTED_KEYS):
             flags = ", ".join(f"`{key}`" for key in (*LEARN_KEYS, *UNWANTED_KEYS) if key in record)
             raise RecordProblem("no-trained-tokens", f"the record says that it is not to be trained on: {flags}")
+        if messages[-1]["role"] in _NEVER_TRAINED:  # another trainer may add the answer
+            notes.update(key for key in ANSWER_KEYS if not _is_empty(record.get(key)))
         for position, call_messages in calls.items():
             _merge_calls(messages[position], call_messages, notes)
         trained = self._keep_trainable(messages, trained)
@@ -238,6 +240,8 @@ class ConversationReader:
             turns, num_prompt_turns = _read_turns(record[key], key), 0
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
+            is_preference = isinstance(record.get("chosen"), list) and "prompt" not in record
+            pairs += "; `turns_field: chosen` reads preferred conversations" if is_preference else ""
             choices, shown = " or ".join(keys) + ("" if turns_field else pairs), show_value(", ".join([*record][:8]))
             raise RecordProblem("missing-field", f"no conversation: it needs the key {choices}; its keys are {shown}")
         if not turns:
@@ -309,16 +313,14 @@ class ConversationReader:
             raise RecordProblem("bad-call", f"{where} has no tool call: {places}")
 
     def _read_reasoning(self, message: Message, number: int, notes: set[str]) -> None:
-        reasoning_keys = [key for key in REASONING_KEYS if key in message]
-        for key in reasoning_keys:
-            require(message[key], str, f"message {number}: `{key}`")
+        texts = [require(message[key], str, f"message {number}: `{key}`") for key in REASONING_KEYS if key in message]
         if not self._drops_reasoning:
-            for key in REASONING_KEYS if reasoning_keys else ():
-                message.setdefault(key, message[reasoning_keys[0]])
+            for key in REASONING_KEYS if texts else ():
+                message.setdefault(key, texts[0])
             return
-        for key in reasoning_keys:
-            del message[key]
-        if message["role"] == self._reply_role and ("content" in message or reasoning_keys):
+        for key in REASONING_KEYS:
+            message.pop(key, None)
+        if message["role"] == self._reply_role and ("content" in message or texts):
             text = content_text(message)
             answer_text = drop_thoughts(text, self._tag_pairs)
             notes.update([OTHER_THOUGHTS] if has_other_tags(answer_text) else [])
@@ -743,10 +745,9 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
             tools[number] = change_call(tool, parameters=parse_json(parameters))
     variables = {name: value for name, value in (("tools", tools), ("documents", documents)) if value}
     kwargs = require(parse_json(record.get("chat_template_kwargs")) or {}, dict, "`chat_template_kwargs`")
-    for name in RESERVED_VARIABLES:
-        if kwargs.get(name) is not None:
-            raise RecordProblem("bad-field", f"`chat_template_kwargs` cannot set {name!r}; make it a key of the record")
     kwargs = {name: value for name, value in kwargs.items() if value is not None}
+    if name := next((name for name in RESERVED_VARIABLES if name in kwargs), None):
+        raise RecordProblem("bad-field", f"`chat_template_kwargs` cannot set {name!r}; make it a key of the record")
     columns = {key: record[key] for key in VARIABLE_KEYS if record.get(key) is not None}
     columns = {key: require(value, VARIABLE_KEYS[key], f"`{key}`") for key, value in columns.items()}
     return {**columns, **kwargs, **variables}

@@ -568,7 +568,7 @@ class _CharacterCounter(NodeTransformer):  # type: ignore[misc]  # as above
         super().generic_visit(node, *args, **names)
         if isinstance(node, nodes.Output) and self.is_buffer:
             texts = [nodes.Const(part.data) if isinstance(part, nodes.TemplateData) else part for part in node.nodes]
-            node.nodes = [text if _is_concat(text) else _filter(_CONCAT, text) for text in texts]
+            node.nodes = [text if getattr(text, "name", "") == _CONCAT else _filter(_CONCAT, text) for text in texts]
         self.is_buffer = was_buffer
         if isinstance(node, nodes.For):
             node.iter = node.iter if isinstance(node.iter, nodes.Const) else _filter(_ITEMS, node.iter)
@@ -581,10 +581,6 @@ class _CharacterCounter(NodeTransformer):  # type: ignore[misc]  # as above
         )
         is_constant = next(node.find_all((nodes.Name, nodes.Filter, nodes.Call)), None) is None
         return node if is_constant or not is_literal else _filter(_COUNT, node)
-
-
-def _is_concat(node: nodes.Expr) -> bool:
-    return isinstance(node, nodes.Filter) and node.name == _CONCAT
 
 
 def _filter(name: str, node: nodes.Expr, *args: nodes.Expr) -> nodes.Filter:

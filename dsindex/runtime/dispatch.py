@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 """Type of the driver's key for a call, such as a shard's number."""
 
-MOST_FAILURES = 4
-"""Number of I/O errors at which a call fails."""
-MOST_LOST_WORKERS = 3
-"""Number of lost workers and missed deadlines at which a call fails."""
+MAX_FAILURES = 4
+"""A call fails at this number of I/O errors."""
+MAX_LOST_WORKERS = 3
+"""A call fails at this number of lost workers and missed deadlines."""
 PAUSE_SECONDS = 0.5
 """Pause before the first retry of a call; it doubles with each retry."""
 POLL_SECONDS = 0.5
@@ -127,15 +127,15 @@ class Dispatch(Generic[K]):
 
     def _handle_fault(self, flight: _Flight[K], error: BaseException, *, worker_lost: bool) -> None:
         """Schedule a retry if one may help; otherwise keep the error, unless an earlier call has one."""
-        tries = most_tries = 0
+        tries = max_tries = 0
         if worker_lost:
             flight.num_lost += 1
             self._executor.lost_workers += 1
-            tries, most_tries = flight.num_lost, MOST_LOST_WORKERS
+            tries, max_tries = flight.num_lost, MAX_LOST_WORKERS
         elif is_machine_fault(error):
             flight.num_failures += 1
-            tries, most_tries = flight.num_failures, MOST_FAILURES
-        if tries < most_tries:
+            tries, max_tries = flight.num_failures, MAX_FAILURES
+        if tries < max_tries:
             self._executor.retries += 1
             pause = PAUSE_SECONDS * 2 ** (flight.num_failures + flight.num_lost - 1)
             flight.begins = time.monotonic() + pause

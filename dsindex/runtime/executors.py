@@ -134,7 +134,7 @@ class Executor(ABC):
         """Number of calls that run at once."""
         self.backlog = workers
         """Number of calls queued beyond `slots`, so that no slot waits for the driver."""
-        self.most_workers = workers
+        self.max_workers = workers
         self.on_idle: Callable[[], None] = lambda: None
         """Called at least every half second while calls run, for progress displays."""
         self._queue: deque[tuple[int, Call, float]] = deque()
@@ -229,7 +229,7 @@ class Executor(ABC):
         """Hire workers if attempts wait for one, and give queued attempts to idle workers."""
         missing = len(self._queue) - len(self._idle) - self._num_starting
         if missing > 0 and time.monotonic() >= self._next_hire:
-            self._hire(min(missing, self.most_workers - len(self._workers)))
+            self._hire(min(missing, self.max_workers - len(self._workers)))
         while self._queue and self._idle:
             worker, (attempt_id, call, seconds) = self._idle.pop(), self._queue[0]
             try:
@@ -258,7 +258,7 @@ class Executor(ABC):
             if not self._workers:
                 hint = "raise the limits of this shell (`ulimit -n 4096`), or use --executor local"
                 raise TaskError(f"no worker can start ({error.strerror})", hint=hint) from error
-            self.most_workers = len(self._workers)
+            self.max_workers = len(self._workers)
 
     def _handle_finished(self, worker: Worker, future: Future[Any]) -> Outcome | None:
         """Handle a finished future: either a worker started, or its attempt ended."""

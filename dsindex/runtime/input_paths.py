@@ -348,9 +348,9 @@ def _read_saved_files(folder: str, place: Parts) -> set[str] | None:
         InputError: If it cannot be read, or the records are not in the order of the files.
     """
     path = join_path(folder, "/".join([*place, _STATE_FILE]))
-    content_and_version = store_of(path).read(path)
+    content, _ = store_of(path).read(path) or (b"{}", "")
     try:
-        state = msgspec.json.decode(b"{}" if content_and_version is None else content_and_version[0], type=_State)
+        state = msgspec.json.decode(content, type=_State)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}", hint="save the dataset again with datasets.save_to_disk") from error
     if state.indices:

@@ -39,10 +39,10 @@ Answer = TypeVar("Answer")
 
 SHARDS_PER_INPUT = 32
 """Target number of shards for a large input, until its shards reach the largest size."""
-MOST_SHARDS_PER_INPUT = 10_000
+MAX_SHARDS_PER_INPUT = 10_000
 """An input that would have more shards gets larger ones."""
 LARGEST_SHARD_BYTES = 64 << 20
-"""Largest shard size that is chosen for one input, unless it would exceed MOST_SHARDS_PER_INPUT."""
+"""Largest shard size that is chosen for one input, unless it would exceed MAX_SHARDS_PER_INPUT."""
 JOB_SHARDS = 1 << 17
 """Target number of shards for a large job, since each shard costs the driver a little time."""
 LARGEST_JOB_SHARD_BYTES = 1 << 30
@@ -127,7 +127,7 @@ def cut_input(
     [whole] = file.parts
     size = whole.size_bytes
     shard_bytes = shard_size or choose_shard_size(whole.text_bytes, smallest=smallest, largest=largest)
-    shard_bytes = max(shard_bytes, -(-size // MOST_SHARDS_PER_INPUT))
+    shard_bytes = max(shard_bytes, -(-size // MAX_SHARDS_PER_INPUT))
     bounds = [0, whole.end]
     if file.groups is not None:
         bounds = [*_begins_of_shards(file.groups, shard_bytes), whole.end]
@@ -153,8 +153,8 @@ def choose_smallest_shard(text_bytes: int) -> int:
     >>> choose_smallest_shard(2 << 40) >> 20, choose_smallest_shard(100 * 10**12) >> 20
     (16, 1024)
     """
-    least_bytes = -(-text_bytes // JOB_SHARDS)
-    return min(1 << max(least_bytes - 1, 0).bit_length(), LARGEST_JOB_SHARD_BYTES)
+    min_bytes = -(-text_bytes // JOB_SHARDS)
+    return min(1 << max(min_bytes - 1, 0).bit_length(), LARGEST_JOB_SHARD_BYTES)
 
 
 def choose_shard_size(text_bytes: int, *, smallest: int = 0, largest: int = LARGEST_SHARD_BYTES) -> int:
@@ -214,15 +214,15 @@ def plan_shards(
     return tasks
 
 
-def group_inputs(sizes: Iterable[int], most_bytes: int) -> list[int]:
-    """Return the number of the first input of each dataset; only a dataset of a single input exceeds `most_bytes`.
+def group_inputs(sizes: Iterable[int], max_bytes: int) -> list[int]:
+    """Return the number of the first input of each dataset; only a dataset of a single input exceeds `max_bytes`.
 
     >>> group_inputs([5, 4, 3, 20, 1, 2], 10)
     [0, 2, 3, 4]
     """
     begins, held_bytes = [0], 0
     for number, size in enumerate(sizes):
-        if held_bytes and held_bytes + size > most_bytes:
+        if held_bytes and held_bytes + size > max_bytes:
             begins.append(number)
             held_bytes = 0
         held_bytes += size

@@ -58,9 +58,9 @@ LOST_SECONDS = 40.0
 """A head that does not answer for this long counts as lost. Ray ends its drivers after 60 s, without an exception."""
 BUSY_SECONDS = 10.0
 """Time without any worker after which the user is told why none starts."""
-LEAST_BACKLOG = 16
+MIN_BACKLOG = 16
 """Least number of calls beyond the slots, so that a cluster without nodes is asked for more than one CPU."""
-MOST_PENDING = 512
+MAX_PENDING = 512
 """Most actors to request beyond the CPUs of the cluster."""
 CHECKED_FILES = 20
 SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "sentencepiece", "tiktoken", "pyarrow", "numpy")
@@ -253,9 +253,9 @@ class RayExecutor(Executor):
         nodes = [node for node in ray.nodes() if node["Alive"]]
         num_cpus = int(sum(node["Resources"].get("CPU", 0) for node in nodes))
         self.slots = self._num_workers or max(1, num_cpus)
-        self.backlog = 0 if self._num_workers else max(self.slots, LEAST_BACKLOG)
-        pending = 0 if self._is_private else min(self.backlog, num_cpus or LEAST_BACKLOG, MOST_PENDING)
-        self.most_workers = self.slots + pending
+        self.backlog = 0 if self._num_workers else max(self.slots, MIN_BACKLOG)
+        pending = 0 if self._is_private else min(self.backlog, num_cpus or MIN_BACKLOG, MAX_PENDING)
+        self.max_workers = self.slots + pending
         now = time.monotonic()
         if not self._queue or any(worker.pid for worker in self._workers):
             self._worker_time = now

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SLOWEST_BYTES_PER_SECOND = 5e6
 """Least speed at which a worker reads and encodes stored input: a seventh of the slowest that was measured."""
-MOST_DAMAGES = 3
+MAX_DAMAGES = 3
 """How often one shard may be found damaged in a run before the disk is considered faulty."""
 
 
@@ -216,7 +216,7 @@ class Shards(Assembly):
         name = damaged.path[len(self.job.work_dir) :].lstrip("/")
         keys = (key for key, result in self._results.items() if name in {file.name for file in result.stored_files})
         number = next(keys, None)
-        if number is None or self._num_damages[number] == MOST_DAMAGES:
+        if number is None or self._num_damages[number] == MAX_DAMAGES:
             problem = "other bytes are read back than were written"
             raise OutputError(f"{damaged.path}: {problem}", hint="check the disk, and run the same command again")
         self._replaced_paths |= {join_path(self.job.work_dir, file.name) for file in self._results[number].stored_files}

@@ -51,8 +51,8 @@ def is_marked(path: str) -> bool:
     Raises:
         OutputError: If the store refuses.
     """
-    marker = store_of(path).read(join_path(path, MARKER_FILE))
-    return marker is not None and marker[0] == MARKER
+    content, _ = store_of(path).read(join_path(path, MARKER_FILE)) or (b"", "")
+    return content == MARKER
 
 
 def write_marker(path: str) -> None:
@@ -100,8 +100,8 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
 
 def read_shard_size(path: str) -> int | None:
     """Return the smallest shard size that was chosen when the work began; None if none is recorded."""
-    content_and_version = store_of(path).read(join_path(path, SHARD_SIZE_FILE))
-    size = int(content_and_version[0]) if content_and_version is not None and content_and_version[0].isdigit() else 0
+    content, _ = store_of(path).read(join_path(path, SHARD_SIZE_FILE)) or (b"", "")
+    size = int(content) if content.isdigit() else 0
     return size if size.bit_count() == 1 else None
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-MOST_VALUES = 40_000
+MAX_VALUES = 40_000
 """Values that a configuration may have, plus one per 100 bytes: PyYAML takes up to 1.6 KiB and 0.1 ms per value."""
 _BETWEEN_VALUES = (b"\n", b",", b"[", b"{", b"- ", b": ")
 
@@ -62,7 +62,7 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
     {'input': ['a.jsonl']}
     """
     encoded = content.encode(errors="replace") if isinstance(content, str) else content
-    if sum(map(encoded.count, _BETWEEN_VALUES)) > MOST_VALUES + len(encoded) // 100:
+    if sum(map(encoded.count, _BETWEEN_VALUES)) > MAX_VALUES + len(encoded) // 100:
         hint = "name inputs by a pattern or a list file"
         raise InputError(f"{source}: too many values for a configuration", hint=hint)
     try:

@@ -181,8 +181,8 @@ class _Lease(Lock):
     def release(self) -> None:
         self._stop.set()
         self._renewer.join()
-        content_and_version = self._store.read(self.path)
-        if content_and_version is not None and content_and_version[0] == self._content:
+        content, _ = self._store.read(self.path) or (b"", "")
+        if content == self._content:
             self._store.delete([self.path])
 
     def _take(self) -> None:

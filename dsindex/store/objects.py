@@ -270,7 +270,7 @@ class ObjectReader(Readable):
 
 PART_BYTES = 16 << 20
 """Size of an upload's parts; larger if the upload would have too many."""
-MOST_PARTS = 10_000
+MAX_PARTS = 10_000
 PARTS_AT_ONCE = 8
 PAGE_ENTRIES = 1000
 LISTING_PAUSES = (0.0, 0.0)
@@ -342,8 +342,8 @@ class ObjectStore:
 
     def _find_written_version(self, path: str, data: Bytes) -> str | None:
         """Return an object's version if it has this content: an earlier attempt wrote it, and its answer was lost."""
-        current = self.read(path)
-        return current[1] if current is not None and current[0] == bytes(data) else None
+        content, version = self.read(path) or (None, None)
+        return version if content == bytes(data) else None
 
     def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
         """Return the objects directly in a folder, or all below it if recursive."""
@@ -379,7 +379,7 @@ class ObjectStore:
     @contextlib.contextmanager
     def writer(self, path: str, *, size_bytes: int | None = None) -> Iterator[DigestingWriter]:
         """Open an object for a multipart upload; a lifecycle rule of the bucket removes the parts of killed writers."""
-        part_bytes = max(PART_BYTES, -(-(size_bytes or 0) // (MOST_PARTS - 1000)))
+        part_bytes = max(PART_BYTES, -(-(size_bytes or 0) // (MAX_PARTS - 1000)))
         errors = functools.partial(_describe_errors, path, writes=True)
         with errors():
             client, key = _client_of(path)

@@ -221,8 +221,8 @@ def read_megatron_ranks(content: bytes, options: TokenizerOptions) -> tuple[Tikt
     size = MEGATRON_VOCABULARY_SIZE if options.vocab_size is None else options.vocab_size
     missing_tokens = set(MEGATRON_SPECIAL_TOKENS) - set(specials)
     if missing_tokens or len(set(specials)) < len(specials) or not len(specials) <= num_special < size:
-        required = f"{' '.join(MEGATRON_SPECIAL_TOKENS)} among at most {num_special} different special tokens"
-        raise ValueError(f"Megatron needs {required}, and a vocabulary of more; it has {size}")
+        requirement = f"{' '.join(MEGATRON_SPECIAL_TOKENS)} among at most {num_special} different special tokens"
+        raise ValueError(f"Megatron needs {requirement}, and a vocabulary of more; it has {size}")
     entries = msgspec.json.decode(content, type=list[RankEntry])
     for number, entry in enumerate(entries):
         if entry.rank != number:

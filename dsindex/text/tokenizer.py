@@ -644,7 +644,7 @@ _CLASS_STEPS = {
 """Classes that replace a file's normalizer and pre-tokenizer in transformers 5 → the steps or patterns of the class."""
 
 
-def _pattern(step: dict[str, Any]) -> object:
+def _pattern_or_type(step: dict[str, Any]) -> object:
     """Return the regular expression of a step, or else its type."""
     pattern = step.get("pattern")
     return pattern.get("Regex") if isinstance(pattern, dict) else step.get("type")
@@ -665,7 +665,7 @@ def _describe_class(folder: str, config: dict[str, Any], document: _Document) ->
         for step in steps
     )
     difference = None
-    patterns = [_pattern(step) for step in steps if step.get("use_regex") is not False]
+    patterns = [_pattern_or_type(step) for step in steps if step.get("use_regex") is not False]
     if name in _CLASS_STEPS and patterns != _CLASS_STEPS[name]:
         difference = "5 may split texts differently"
     elif transformers_adds is not None and transformers_adds != file_adds:

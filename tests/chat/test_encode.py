@@ -226,14 +226,9 @@ NOTES = {
     "tools of a message": (
         "{% for t in tools or [] %}{{ t }}{% endfor %}" + PLAIN,
         {"messages": [{"role": "system", "content": "by", "tools": [{"name": "f"}]}, {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": "Go", "label": "quality:4", "thinking_blocks": [{"thinking": "by"}]}]},
-        ("label", "thinking_blocks", "tools"),
-    ),
-    "other texts": (
-        PLAIN,
-        {"messages": [{"role": "user", "content": "Hi"},
-            {**THINKS, "refusal": "No", "reasoning_details": [{"text": "go"}]}]},
-        ("reasoning_content", "reasoning_details", "refusal"),
+            {"role": "assistant", "content": "Go", "label": "quality:4", "thinking_blocks": [{"thinking": "by"}],
+             "refusal": "No", "reasoning_details": [{"text": "go"}], "tool_plan": "up", "channel": "final"}]},
+        ("channel", "label", "reasoning_details", "refusal", "thinking_blocks", "tool_plan", "tools"),
     ),
     "quoted arguments": (
         PLAIN.replace("m.content + eos_token", "m.tool_calls[0].function | tojson"),
@@ -241,7 +236,7 @@ NOTES = {
             {"function": {"name": "f", "arguments": '{"n": 1}'}}]}]},
         (QUOTED_ARGUMENTS,),
     ),
-    "a variable": (PLAIN, {"enable_thinking": True}, ("enable_thinking",)),
+    "a variable": (PLAIN, {"enable_thinking": True, "chat_template_kwargs": {"x": "", "y": []}}, ("enable_thinking",)),
     "end": (PLAIN.replace("m.content + eos_token", "m.content").replace("{% endgeneration %}",
             "{% endgeneration %}{{ eos_token }}"), {}, (UNTRAINED_END,)),
 }  # fmt: skip

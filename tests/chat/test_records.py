@@ -147,6 +147,8 @@ def test_keys_that_are_ignored_are_noted():
     assert read({"messages": [SYSTEM, USER], "system": "S", "prompt": "Hi"}).notes == ()
     assert read({"messages": [SYSTEM, USER], "system": "other", "chosen": []}).notes == ("system",)
     assert read({"chosen": [USER], "rejected": [USER]}, turns_field="chosen").notes == ("rejected",)
+    assert read({"messages": [REPLY, USER], "response": "Yo"}).notes == ("response",)
+    assert read({"messages": [USER, REPLY], "response": "Yo"}).notes == ()
 
 
 def test_keys_must_agree_that_a_turn_is_trained_on():
@@ -201,6 +203,7 @@ def test_spans_that_are_none_of_the_text_are_bad(spans):
 
 BAD = {
     "no conversation": ({"text": "x"}, "missing-field", "its keys are 'text'"),
+    "preferences": ({"chosen": [USER]}, "missing-field", "`turns_field: chosen` reads preferred conversations; its"),
     **{name: ({"messages": [calling(own)]}, "bad-call", "message 1: a tool call has no `name`") for name, own in {
         "call without name": {"arguments": "{}"}, "blank name": call(name="f") | {"function": {"name": ""}},
         "name as function": {"function": "f", "arguments": {}}}.items()},

@@ -87,9 +87,9 @@ def test_joined_cluster_is_introduced_and_gets_few_pending_actors(executor):
     from dsindex.runtime.ray import RayExecutor
 
     assert re.fullmatch(r"joined the Ray cluster at [\d.]+:\d+: 1 node, 2 CPUs", executor.introduction)
-    assert executor.most_workers == 2
+    assert executor.max_workers == 2
     with contextlib.closing(RayExecutor(address=None, workers=None)) as unlimited:
-        assert (unlimited.slots, unlimited.most_workers) == (2, 4)  # an autoscaler adds nodes for the other two
+        assert (unlimited.slots, unlimited.max_workers) == (2, 4)  # an autoscaler adds nodes for the other two
 
 
 def test_error_is_reported_and_dead_worker_replaced(executor):
