@@ -68,11 +68,11 @@ def cli(capsys):
     def run(words, code=0):
         capsys.readouterr()
         try:
-            ended = main(shlex.split(words) if isinstance(words, str) else [*words])
+            exit_code = main(shlex.split(words) if isinstance(words, str) else [*words])
         except SystemExit as stop:  # as argparse does
-            ended = stop.code
+            exit_code = stop.code
         shown = capsys.readouterr()
-        assert ended == code, shown
+        assert exit_code == code, shown
         return shown
 
     return run

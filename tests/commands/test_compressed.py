@@ -83,9 +83,9 @@ def test_a_compressed_input_gives_the_files_of_its_text(text, expected, tmp_path
 def test_damage_is_told_before_the_bad_records_that_it_makes(text, tmp_path):
     lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
     source = write_input(tmp_path, COMPRESSORS["frames.zst"](b"".join(lines)))
-    whole = source.read_bytes()
-    for place in range(len(whole) // 3, len(whole), len(whole) // 3):
-        source.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
+    content = source.read_bytes()
+    for place in range(len(content) // 3, len(content), len(content) // 3):
+        source.write_bytes(content[:place] + bytes([content[place] ^ 0x11]) + content[place + 1 :])
         with pytest.raises(InputError, match=r"text: the zstd frame that begins at byte \d+"):
             build(source, tmp_path / f"out{place}", on_bad_record="fail")
 

@@ -14,10 +14,10 @@ from tests.support.pbin_files import write_pbin
 def test_raw_index_says_what_became_of_the_lines(tmp_path, cli):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"{}\n{\n[1]\n\n")
-    said = cli(["raw-index", str(path), "--drop-faulty-entries", "--output", str(tmp_path / "y.idx")]).out
+    output = cli(["raw-index", str(path), "--drop-faulty-entries", "--output", str(tmp_path / "y.idx")]).out
     assert (tmp_path / "y.idx").read_bytes() == pickle.dumps([(0, 2), (5, 3)], protocol=4)
-    assert "y.idx: 2 lines, 2 faulty left out" in said
-    assert "x.jsonl, line 2 (byte 3)" in said
+    assert "y.idx: 2 lines, 2 faulty left out" in output
+    assert "x.jsonl, line 2 (byte 3)" in output
     assert re.search(r"x\.jsonl, line 2: not JSON", cli(["raw-index", str(path)], 1).err)
 
 
@@ -36,8 +36,8 @@ def test_output_that_is_an_input_by_another_name_is_refused(tmp_path, cli, comma
         link(tmp_path / f"a.{suffix}", tmp_path / f"taken.{suffix}")
     (tmp_path / "folder").symlink_to(tmp_path)
     before = {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.glob("*.*")}
-    said = cli([word.format(tmp_path) for word in command], 1).err
-    assert re.search(r"/(taken|a)\.p?bin is both an input and an output", said)
+    error = cli([word.format(tmp_path) for word in command], 1).err
+    assert re.search(r"/(taken|a)\.p?bin is both an input and an output", error)
     assert {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.glob("*.*")} == before
 
 

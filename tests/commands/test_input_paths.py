@@ -145,8 +145,8 @@ def test_values_of_folders_are_those_of_their_records(cli):
         pq.write_table(pa.table({key: [value] for key, value in fields.items()}), folder / "b.parquet")
         empty = {"lang": row["lang"], "year": row["year"]}
         row["year"] = fields.get("year", row["year"])
-        with open("whole.jsonl", "a") as whole:
-            whole.write("\n" + "".join(json.dumps(record) + "\n" for record in (empty, row, row)))
+        with open("whole.jsonl", "a") as file:
+            file.write("\n" + "".join(json.dumps(record) + "\n" for record in (empty, row, row)))
     where = '(.lang | startswith("en")) and .year != 2023 or .year == "mine"'
     for keys, more in (("lang",), ()), (("text", "lang"), ()), (("y=.year | tostring",), ("--where", where)):
         for source in ("in", "whole.jsonl"):

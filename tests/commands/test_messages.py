@@ -42,9 +42,9 @@ def test_bad_input_is_named_by_file_and_line(tmp_path, cli, data, message, shard
 
 
 def assert_one_sentence(printed, message):
-    said = re.split(r"^(?=error: |interrupted: )", printed.err, flags=re.MULTILINE)[-1]
-    assert re.search(message, said, re.DOTALL), said
-    assert said.startswith(("error: ", "interrupted: "))
+    sentence = re.split(r"^(?=error: |interrupted: )", printed.err, flags=re.MULTILINE)[-1]
+    assert re.search(message, sentence, re.DOTALL), sentence
+    assert sentence.startswith(("error: ", "interrupted: "))
     assert "Traceback" not in printed.err
 
 
@@ -192,8 +192,8 @@ def test_inputs_and_bad_records_are_accounted_for(tmp_path, cli):
     write(folder / "stats.json", b'{"x": 1}\n')
     write(folder / "README.md", b"about")
     words = ["build", "--input", str(folder), *TOKENIZER, "--output-prefix", str(tmp_path / "x")]
-    tried = cli([*words, "--dry-run"]).out
-    assert re.search(rf"bad records +4 in the sample: .*\n  2 × .*'text'.* \({folder}/a.jsonl\)\n  1 × ", tried)
+    estimate = cli([*words, "--dry-run"]).out
+    assert re.search(rf"bad records +4 in the sample: .*\n  2 × .*'text'.* \({folder}/a.jsonl\)\n  1 × ", estimate)
     shown = cli([*words, "--on-bad-record", "quarantine"])
     assert f"note: {folder}: reads stats.json, a.jsonl; skips README.md\n" in shown.err
     lines = [line.strip() for line in shown.out.splitlines() if line.startswith(("  ", "warning"))]
@@ -206,9 +206,9 @@ def test_inputs_and_bad_records_are_accounted_for(tmp_path, cli):
 def test_documents_that_run_together_are_noted(tmp_path, cli):
     source, tokenizer = write(tmp_path / "a.jsonl", GOOD), write(tmp_path / "tokenizer.json", word_piece())
     builds = {"plain": TOKENIZER, "ended": [*TOKENIZER, "--append-eod"], "sep": ["--tokenizer-model", tokenizer]}
-    said = {name: cli(["build", "--input", source, *flags, "--output-prefix", str(tmp_path / name)]).err
+    errors = {name: cli(["build", "--input", source, *flags, "--output-prefix", str(tmp_path / name)]).err
             for name, flags in builds.items()}  # fmt: skip
-    assert [name for name, shown in said.items() if "note: documents run together" in shown] == ["plain"]
+    assert [name for name, shown in errors.items() if "note: documents run together" in shown] == ["plain"]
 
 
 @pytest.mark.parametrize(("error", "code", "message"), [

@@ -41,8 +41,8 @@ def test_weights_of_a_job_are_explained(plan):
 def test_weights_of_splits_with_different_sums_are_told(tmp_path, plan):
     write_dataset(tmp_path / "other", [[[1] * 50]])
     shown = plan("--data-path 60 web 40 books --valid-data-path 0.3 code 0.7 other --seq-length 10")
-    said = "the weights sum to 100 in train, 1 in valid: Megatron divides each split's by their sum"
-    assert shown["warnings"] == [said]
+    warning = "the weights sum to 100 in train, 1 in valid: Megatron divides each split's by their sum"
+    assert shown["warnings"] == [warning]
 
 
 def test_splits_have_flags_of_their_own(run):
@@ -112,8 +112,8 @@ def test_mixture_in_python_and_from_a_file(tmp_path, plan, run):
     mixed = dsindex.mix({Path("web"): "60%", "books": "40%"}, tokens="2k", seq_length=10, split="1")
     assert [row.tokens_drawn for row in mixed.datasets] == [row["tokens_drawn"] for row in expected["datasets"]]
     assert mixed.data_path == tuple(expected["data_path"])
-    again = dsindex.mix(data_path=mixed.data_path, tokens=2000, seq_length=10, split="1")
-    assert [row.share for row in again.datasets] == [row.share for row in mixed.datasets]
+    second_mix = dsindex.mix(data_path=mixed.data_path, tokens=2000, seq_length=10, split="1")
+    assert [row.share for row in second_mix.datasets] == [row.share for row in mixed.datasets]
     mixed_with_rest = dsindex.mix({"web": "60%", "books": None}, tokens=2000, seq_length=10, split="1")
     assert mixed_with_rest.data_path == mixed.data_path
     file = tmp_path / "mix.yaml"

@@ -140,8 +140,8 @@ def test_build_without_a_cpu_says_that_others_have_them(executor, monkeypatch, t
         assert re.match(r"waiting for \d+ s: other jobs use all 2 CPUs; `ray status`", executor.waiting or "")
     finally:
         Path(gate).touch()  # later tests need the CPUs
-    ended = []
-    wait_until(lambda: bool(ended.extend(executor.wait(0.1)) or ended))
+    outcomes = []
+    wait_until(lambda: bool(outcomes.extend(executor.wait(0.1)) or outcomes))
     executor.wait(0.0)
     assert executor.waiting is None
     ray.get(tasks)

@@ -198,8 +198,8 @@ def test_pass_finds_what_a_slow_reference_finds(seed, block_tokens, tmp_path, mo
     masks = np.arange(sum(lengths)) % 3 == 0
     prefix = write_dataset(tmp_path / "d", [[document] for document in documents])
     sources = Sources(names=["0", "1", "2"], num_documents=[50, 0, 150])
-    whole = open_documents(DetectedDataset(kind="MMIDIDX", path=prefix))
-    measures = measure(whole, sources, threads=1 + seed, masks=masks)
+    reader = open_documents(DetectedDataset(kind="MMIDIDX", path=prefix))
+    measures = measure(reader, sources, threads=1 + seed, masks=masks)
     assert (measures.documents, measures.tokens, measures.lengths.empty) == (200, sum(lengths), lengths.count(0))
     ids = Counter(token for document in documents for token in document)
     assert {token: num for token, num in enumerate(measures.counts.tolist()) if num} == ids

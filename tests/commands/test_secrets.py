@@ -90,9 +90,9 @@ def test_no_error_of_a_function_holds_a_secret(address):
         lambda: build("i.jsonl", tokenizer=OWN.plain_tokenizer, output_prefix="out/x", workers=address),
         lambda: build("i.jsonl", tokenizer=OWN.plain_tokenizer, output_prefix="out/x", address=address),
     ):
-        with pytest.raises((DsindexError, ValueError, TypeError, OSError)) as refused:
+        with pytest.raises((DsindexError, ValueError, TypeError, OSError)) as raised:
             call()
-        assert SECRET not in str(refused.value)
+        assert SECRET not in str(raised.value)
 
 
 @pytest.mark.exhaustive
@@ -104,12 +104,12 @@ def test_no_recorded_address_shows_a_secret(folder, capfd):
     assert main(["build", "--input", source, *common, "--keep-shards"]) == 0
     assert main(["merge", "--input", "out/d_text_document", "--output-prefix", "out/m"]) == 0
     prefix = "out/d_text_document"
-    whole = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
-    recorded = [path for path, content in whole.items() if source.encode() in content]
+    contents = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
+    recorded = [path for path, content in contents.items() if source.encode() in content]
     assert {path.name for path in recorded} >= {"d_text_document.manifest.json"}
     for address in ADDRESSES[::2]:
         for path in recorded:
-            path.write_bytes(whole[path].replace(source.encode(), address.replace("/", "\\/").encode()))
+            path.write_bytes(contents[path].replace(source.encode(), address.replace("/", "\\/").encode()))
         commands = [
             ["inspect", prefix], ["inspect", prefix, "--document", "3"], ["inspect", "out/d.build"],
             ["trace", prefix, "--sample", "3"],

@@ -140,13 +140,13 @@ def chats(tmp_path_factory):
 def test_packs_lead_to_conversations(chats, cli):
     texts, packs = (IndexedDataset(str(chats / f"whole_{name}")) for name in ("text_document", "packing_256"))
     words = [chats / "whole_packing_256.bin", "--sample", *range(len(packs)), "--text-tokens", "9999"]
-    every = trace(cli, *words)
-    traced_tokens = [[part["tokens"] for part in shown["parts"]] for shown in every["samples"]]
+    report = trace(cli, *words)
+    traced_tokens = [[part["tokens"] for part in shown["parts"]] for shown in report["samples"]]
     assert traced_tokens == [[texts[number].tolist() for number in pack] for pack in packs]
-    for part in (part for shown in every["samples"] for part in shown["parts"]):
+    for part in (part for shown in report["samples"] for part in shown["parts"]):
         assert any(turn["value"].strip()[:9] in part["text"] for turn in record_of(part)["conversations"])
     lines = [part.source.line for part in dsindex.open(str(chats / "whole")).trace(1).parts]  # type: ignore[union-attr]
-    assert lines == [part["origin"]["source"]["line"] for part in every["samples"][1]["parts"]]
+    assert lines == [part["origin"]["source"]["line"] for part in report["samples"][1]["parts"]]
 
 
 def test_an_export_has_no_samples(chats, cli):

@@ -101,8 +101,8 @@ def test_bucket_to_bucket_is_disk_to_disk(kind, way, store, texts, expected, tmp
     cli(words)
     files = published(tmp_path / "data") if way == "output on a disk" else objects(store, "data")
     excluded = ("manifest", "quarantine")  # which name the inputs
-    same = {name: content for name, content in files.items() if not any(word in name for word in excluded)}
-    assert same == {name: data for name, data in expected(kind).items() if not any(word in name for word in excluded)}
+    shared = {name: content for name, content in files.items() if not any(word in name for word in excluded)}
+    assert shared == {name: data for name, data in expected(kind).items() if not any(word in name for word in excluded)}
     assert files.keys() == expected(kind).keys()
     assert not (tmp_path / "work").exists()
     assert cli(words).out.startswith("already complete")
@@ -113,7 +113,7 @@ def test_bucket_to_bucket_is_disk_to_disk(kind, way, store, texts, expected, tmp
 def test_killed_build_continues(seed, store, texts, expected):
     """SIGKILL before or after a drawn request; no .idx stands beside another .bin, and the next run ends the same."""
     store.put("src", texts)
-    whole = {name: data for name, data in expected("build").items() if "manifest" not in name}
+    expected_files = {name: data for name, data in expected("build").items() if "manifest" not in name}
     words = words_of("build", "s3://out/k/x", texts, source="s3://src")
     rng, lock = random.Random(seed), threading.Lock()
     num_remaining, moment, process = rng.randint(20, 80), rng.choice(["arrived", "done"]), None
@@ -130,13 +130,13 @@ def test_killed_build_continues(seed, store, texts, expected):
     process.wait(timeout=120)
     store.watch = None
     assert process.returncode in {0, -9}
-    stands = objects(store, "k")
+    remaining_files = objects(store, "k")
     for key in ("text", "title"):
-        if f"x_{key}_document.idx" in stands:
+        if f"x_{key}_document.idx" in remaining_files:
             for name in (f"x_{key}_document.bin", f"x_{key}_document.idx"):
-                assert stands[name] == whole[name]
+                assert remaining_files[name] == expected_files[name]
     assert main(words) == 0
-    assert {name: data for name, data in objects(store, "k").items() if "manifest" not in name} == whole
+    assert {name: data for name, data in objects(store, "k").items() if "manifest" not in name} == expected_files
 
 
 def test_disturbed_requests_change_nothing(store, texts, expected):

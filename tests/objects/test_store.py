@@ -79,8 +79,8 @@ def test_writer_is_whole_or_absent(place):
             buffer[:] = CONTENT[begin : begin + len(buffer)]
             file.write(memoryview(buffer))
     assert digest_file(path) == file.hexdigest()
-    with open_stored(path) as opened:
-        assert opened.read() == CONTENT
+    with open_stored(path) as reader:
+        assert reader.read() == CONTENT
     assert bytes(map_file(path)) == CONTENT
 
 

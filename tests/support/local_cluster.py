@@ -32,10 +32,10 @@ class LocalCluster:
         # Write the output to a file: the daemons that stay running would keep a pipe open.
         with tempfile.TemporaryFile("w+") as out:
             streams = {"stdout": out, "stderr": out}
-            ended = subprocess.run(command, env=self.environment, timeout=PATIENCE_SECONDS, check=False, **streams)
+            process = subprocess.run(command, env=self.environment, timeout=PATIENCE_SECONDS, check=False, **streams)
             out.seek(0)
             shown = out.read()
-        assert ended.returncode == 0, shown
+        assert process.returncode == 0, shown
         return shown
 
 

@@ -106,16 +106,16 @@ def test_paths_are_read_from_the_files_that_megatron_reads(folder):
     (folder / "words.txt").write_text("0.9 web\n 0.1  books\n")
     together = options(data_path=None, data_args_path="words.txt", split="9,1", num_samples="100,10,0", epochs=None)
     written = {result.paths for result in index(**together).results}
-    again = indexed(data_path=["0.9", "web", "0.1", "books"], split="9,1", num_samples="100,10,0", epochs=None)
-    assert {result.paths for result in again.results} == written
-    assert all(result.reused for result in again.results)
+    report = indexed(data_path=["0.9", "web", "0.1", "books"], split="9,1", num_samples="100,10,0", epochs=None)
+    assert {result.paths for result in report.results} == written
+    assert all(result.reused for result in report.results)
     splits = {"train": [0.5, "web", 0.5, "books"], "valid": "books", "test": None}
     (folder / "splits.json").write_text(json.dumps(splits))
     apart = options(data_path=None, per_split_data_args_path="splits.json", num_samples="100,10,0", epochs=None)
     written = {result.paths for result in index(**apart).results}
     flags = {"data_path": None, "train_data_path": [0.5, "web", 0.5, "books"], "valid_data_path": ["books"]}
-    again = indexed(**flags, num_samples="100,10,0", epochs=None)
-    assert {result.paths for result in again.results} == written
+    report = indexed(**flags, num_samples="100,10,0", epochs=None)
+    assert {result.paths for result in report.results} == written
 
 
 @pytest.mark.parametrize(("option", "content", "message"), [
@@ -180,14 +180,14 @@ def test_caches_for_maxtext_have_its_hash_and_the_fixed_names_of_its_blend(folde
 
 def test_counts_of_datasets_are_written_as_by_megatrons_script(folder):
     path = folder / "counts.json"
-    asked = {"dataset_path_as": "=/lustre/", "per_dataset_sequences_path": str(path)}
+    flags = {"dataset_path_as": "=/lustre/", "per_dataset_sequences_path": str(path)}
     job = {"data_path": ["1", "web", "2", "books"], "num_samples": "9,0,0", "epochs": None, "split": "1"}
-    assert indexed(**asked, **job).notes[-1].startswith(f"{path} has the counts")
+    assert indexed(**flags, **job).notes[-1].startswith(f"{path} has the counts")
     # Sequences, and boundaries of documents: what `_IndexReader.document_count` has.
     assert path.read_text() == '{"/lustre/web": [240, 241], "/lustre/books": [60, 61]}'
-    assert indexed(**asked, **job, explain=True).ok
+    assert indexed(**flags, **job, explain=True).ok
     write_dataset(folder / "books", [[[1] * 5]])
-    assert "other counts" in indexed(**asked, **job, explain=True).findings[-1].sentences[0]
+    assert "other counts" in indexed(**flags, **job, explain=True).findings[-1].sentences[0]
     with pytest.raises(DsindexError, match=r"counts\.json: exists already, with other content"):
         dsindex.mix({"books": "rest"}, per_dataset_sequences_path=path, seq_length=2, split="1")
     path.unlink()

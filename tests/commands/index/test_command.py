@@ -59,9 +59,9 @@ def test_flags_of_another_script_are_noted_and_those_of_the_launcher_are_its_own
     shown = cli(["index", *RELEASE, *CACHE, "--", *job]).out
     assert "Megatron 0.19 has no --sead: mine.py has to define it; instead of --sead, did you mean --seed?" in shown
     assert "3 of 3 caches ready in" in shown
-    missed = cli(["index", "--explain", *RELEASE, *CACHE, "--", *job, "--seed", "99"], 1).out
-    assert "0 of 3 caches ready" in missed
-    assert "web, split train" in missed
+    explanation = cli(["index", "--explain", *RELEASE, *CACHE, "--", *job, "--seed", "99"], 1).out
+    assert "0 of 3 caches ready" in explanation
+    assert "web, split train" in explanation
 
 
 @pytest.mark.parametrize(("command", "message"), [

@@ -68,15 +68,15 @@ def test_explain_names_the_settings_that_differ(changes, sentence):
     indexed(epochs="2.5")
     shown, *sentences = explain(**changes)
     assert "NOT found" in shown
-    assert any(sentence in said for said in sentences), sentences
+    assert any(sentence in text for text in sentences), sentences
 
 
 def test_explain_tells_of_missing_files_and_edited_descriptions(folder):
     (result,) = indexed(split="1").results
     shuffle = Path(result.paths[-1])
     shuffle.unlink()
-    said = f"the cache is incomplete, so the job builds it again: {shuffle.name} is missing"
-    assert said in explain(split="1")[0]
+    sentence = f"the cache is incomplete, so the job builds it again: {shuffle.name} is missing"
+    assert sentence in explain(split="1")[0]
     shutil.rmtree(folder / "cache")
     assert "there is no folder " in explain(split="1")[0]
     (folder / "cache").mkdir()

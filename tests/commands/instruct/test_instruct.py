@@ -151,11 +151,11 @@ LONG = [{"role": "user", "content": "a " * 130}, {"role": "assistant", "content"
 SHORT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
 
-@pytest.mark.parametrize(("longer", "said", "counts", "is_cut", "dropped"), [
+@pytest.mark.parametrize(("longer", "message", "counts", "is_cut", "dropped"), [
     ("refuse", "1 × .* 512;", (1, 1), False, None), ("drop", None, (2, 2), False, 1),
     ("truncate", None, (2, 2), True, None), ("split-turns", None, (2, 3), False, None),
 ])  # fmt: skip
-def test_conversations_longer_than_a_pack_are_counted(in_folder, cli, longer, said, counts, is_cut, dropped):
+def test_conversations_longer_than_a_pack_are_counted(in_folder, cli, longer, message, counts, is_cut, dropped):
     """Conversations and sequences, whether tokens are cut off, and what is left out of the packs."""
     records = [{"messages": [*SHORT, *LONG, *LONG]}, {"messages": SHORT}]
     (in_folder / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -168,7 +168,7 @@ def test_conversations_longer_than_a_pack_are_counted(in_folder, cli, longer, sa
     assert (statistics["cut"] > 0) == is_cut
     assert statistics["shortened"] == (longer in {"truncate", "split-turns"})
     assert packing.get("dropped") == dropped
-    assert said is None or re.search(said, shown), shown
+    assert message is None or re.search(message, shown), shown
     assert ("1 longer sequence with" in shown) == (dropped == 1)
 
 
@@ -195,14 +195,14 @@ def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(in_folde
     contents = set()
     for name in ("json.jsonl", "nulls.parquet", "texts.parquet"):
         words = f"instruct chat.yaml --input {name} {TOKENIZER} --output-prefix {name}"
-        said = cli(words).out
-        assert "  note: reasoning_content in 2 of 2 conversations: the template does not use it" in said
+        output = cli(words).out
+        assert "  note: reasoning_content in 2 of 2 conversations: the template does not use it" in output
         contents.add((in_folder / f"{name}_text_document.bin").read_bytes())
     assert len(contents) == 1
     assert "reasoning" not in cli(f"{words}-dropped --reasoning drop").out
-    refused = cli(f"{words}-refused --unwritten refuse", 1).err
-    said = r"texts\.parquet, row 1: reasoning_content: the template does not use it; see `unwritten` \(not-written\)"
-    assert re.search(said, refused), refused
+    error = cli(f"{words}-refused --unwritten refuse", 1).err
+    message = r"texts\.parquet, row 1: reasoning_content: the template does not use it; see `unwritten` \(not-written\)"
+    assert re.search(message, error), error
 
 
 def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(tmp_path, cli):

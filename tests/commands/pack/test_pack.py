@@ -41,9 +41,9 @@ def words(folder, size, *, added=()):
 
 def packed_by_hand(texts, tokenizer, *, version, token_bytes):
     """What must come out, told as plainly as possible."""
-    loaded = tokenizers.Tokenizer.from_file(os.path.join(tokenizer, "tokenizer.json"))
+    library = tokenizers.Tokenizer.from_file(os.path.join(tokenizer, "tokenizer.json"))
     eod = load_tokenizer(tokenizer).eod_id
-    documents = [loaded.encode(text).ids for text in texts]
+    documents = [library.encode(text).ids for text in texts]
     closed = [ids if ids[-1] == eod else [*ids, eod] for ids in documents if ids]
     return pbin_bytes(closed, version=version, token_bytes=token_bytes)
 
@@ -144,8 +144,8 @@ def test_command_packs_and_merges(in_folder, cli):
     cli(merge)
     texts = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), version="current", token_bytes=2)
     tokens = np.frombuffer(texts, "<u2", int.from_bytes(texts[:8], "little") // 2, 12)
-    both = (in_folder / "both.pbin").read_bytes()
-    assert both[12 : 12 + tokens.nbytes + 4] == tokens.tobytes() + bytes([7, 0, 8, 0])
+    content = (in_folder / "both.pbin").read_bytes()
+    assert content[12 : 12 + tokens.nbytes + 4] == tokens.tobytes() + bytes([7, 0, 8, 0])
 
 
 # What is done twice, cut off, or asked for differently.
