@@ -109,7 +109,7 @@ def compare_sequences(part, *, length, seconds):
 
     Args:
         part: Of a tokenizer.
-        length: Every sequence of so many characters, one of each class, is contents.
+        length: Every sequence of so many characters, one of each class, is tried.
         seconds: How long to try long ones, in all.
     """
     differing_texts = []

@@ -56,14 +56,14 @@ def _unconnected(monkeypatch, request):
 
 @pytest.fixture
 def in_folder(tmp_path, monkeypatch):
-    """The folder of a test, which it runs in."""
+    """Run the test in a folder of its own, and return the folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def cli(capsys):
-    """Run a command, a text or its words, that must end with the code, and return what it alone has printed."""
+    """Run a command, given as text or words, and return what it prints; it must end with the code."""
 
     def run(words, code=0):
         capsys.readouterr()

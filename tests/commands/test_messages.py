@@ -165,7 +165,7 @@ DATASET = f"{GOLDEN}/eod_text_document"
     (f"report {DATASET} --tokenizer-model none -o r.html", "", 1, "none: neither a path nor"),
 ])  # fmt: skip
 def test_messages_are_sentences_about_what_was_given(command, text, code, message, in_folder, cli):
-    """By words, or in the file c.yaml."""
+    """The options are words, or keys of c.yaml."""
     (in_folder / "c.yaml").write_text(text)
     assert_one_sentence(cli(shlex.split(command), code), message)
     assert os.listdir() == ["c.yaml"]

@@ -91,7 +91,7 @@ if SHARED_GOLDEN.is_dir():
     _PLACES = {"texts": SHARED / "golden", "outputs": SHARED_GOLDEN}
     GOLDEN_SETS.append(_golden_set("shared", **_PLACES, plain=_CORPUS / "gpt2", bos=_CORPUS / "bos8k"))
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
-"""Of the project's own set."""
+"""Lines of the project's own docs.jsonl."""
 FAST = GoldenRun(name="fast", folder=GOLDEN, input=GOLDEN / "fast.jsonl", tokenizer=OWN.plain_tokenizer)
 """The run of preprocess_data_fast.py, which writes a text without tokens as a document with only EOD."""
 
