@@ -118,7 +118,7 @@ def test_damaged_files_are_found(built):
     assert "there is no regular file, and" in all_findings(verify(built))
     Path(f"{built}.idx").unlink()
     report = verify(built)
-    assert "digest of the .bin" in [check.name for check in report.checks if not check.findings]  # the .bin is still checked
+    assert "digest of the .bin" in [check.name for check in report.checks if not check.findings]  # still checked
     assert f"{built}.idx: is missing next to its .bin" in report.findings[0]
 
 
