@@ -57,14 +57,14 @@ def encoder(text, *, template=PLAIN, kind="bytes"):
 
 def pieces(encoded, kind="bytes"):
     """Return the masked and the trainable text of each sequence."""
-    tokenizer, begin, found = train(kind), 0, []
+    tokenizer, begin, text_pairs = train(kind), 0, []
     for length in encoded.lengths.tolist():
         chosen = list(zip(encoded.tokens[begin : begin + length], encoded.mask[begin : begin + length], strict=True))
         texts = ["".join(tokenizer.token_text(int(t)) for t, m in chosen if m == trained) for trained in (0, 1)]
-        found.append((texts[0].replace("Ġ", " "), texts[1].replace("Ġ", " ")))
+        text_pairs.append((texts[0].replace("Ġ", " "), texts[1].replace("Ġ", " ")))
         begin += length
     assert begin == len(encoded.tokens) == len(encoded.mask)
-    return found
+    return text_pairs
 
 
 def test_modalities_configuration_learns_between_its_markers():

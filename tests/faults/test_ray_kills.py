@@ -40,17 +40,17 @@ def cluster():
         patch.setenv("RAY_TMPDIR", folder)
         head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{folder}/ray", "_system_config": SYSTEM_CONFIG}
         head["object_store_memory"] = 80 << 20
-        made = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
-        yield made
-        made.shutdown()
+        started = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
+        yield started
+        started.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
 def node(cluster):
     """A second node with one CPU; that of the test before, if it is still there."""
-    there = next(iter(cluster.worker_nodes), None)
-    return there or start_ray(lambda: cluster.add_node(num_cpus=1, object_store_memory=80 << 20))
+    old_node = next(iter(cluster.worker_nodes), None)
+    return old_node or start_ray(lambda: cluster.add_node(num_cpus=1, object_store_memory=80 << 20))
 
 
 @pytest.fixture
@@ -59,15 +59,15 @@ def on_ray(cluster):
 
 
 def children(pid):
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[1]) == pid:
-            found.append(int(path.parent.name))
-    return found
+            pids.append(int(path.parent.name))
+    return pids
 
 
 def raylet(node):
@@ -114,12 +114,12 @@ def test_killed_worker_is_replaced(corpus, expected, on_ray, zygote, tmp_path, o
 
 @pytest.mark.usefixtures("node")
 def test_killed_or_terminated_driver_continues(corpus, expected, on_ray, zygote, tmp_path):
-    strikes = [Strike(at=3, what="tear", place="journal.jsonl"), Strike(at=4, what="SIGTERM", place="journal.jsonl")]
+    strikes = [Strike(at=at, action=action, place="journal.jsonl") for at, action in ((3, "tear"), (4, "SIGTERM"))]
     for number, strike in enumerate(strikes):
         out = tmp_path / str(number)
         out.mkdir()
         killed = zygote.run(tmp_path / f"run{number}", command(corpus, out, *on_ray), strike)
-        assert killed.code == (143 if strike.what == "SIGTERM" else -9), killed.errors
+        assert killed.code == (143 if strike.action == "SIGTERM" else -9), killed.errors
         # The same work folder, now on the local executor, which says what it tokenizes.
         words = command(corpus, out, *(["--workers", "2"] if number % 2 else on_ray))
         assert_continues(zygote, words, out, tmp_path, expected)
