@@ -71,9 +71,9 @@ def cli(capsys):
             exit_code = main(shlex.split(words) if isinstance(words, str) else [*words])
         except SystemExit as stop:  # as argparse does
             exit_code = stop.code
-        shown = capsys.readouterr()
-        assert exit_code == code, shown
-        return shown
+        printed = capsys.readouterr()
+        assert exit_code == code, printed
+        return printed
 
     return run
 

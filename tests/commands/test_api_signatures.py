@@ -58,9 +58,9 @@ def test_type_checker_knows_the_functions_and_refuses_wrong_calls(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "calls.py").write_text(CALLS)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "--no-error-summary"]
-    shown = subprocess.run([*command, "calls.py"], capture_output=True, text=True, check=False, cwd=tmp_path).stdout
-    errors, revealed = ([line for line in shown.splitlines() if kind in line] for kind in (": error:", "Revealed"))
-    assert [line.split(":")[1] for line in errors] == ["8", "9", "10", "11", "12"], shown
+    output = subprocess.run([*command, "calls.py"], capture_output=True, text=True, check=False, cwd=tmp_path).stdout
+    errors, revealed = ([line for line in output.splitlines() if kind in line] for kind in (": error:", "Revealed"))
+    assert [line.split(":")[1] for line in errors] == ["8", "9", "10", "11", "12"], output
     build, open_type = revealed
     assert "tokenizer: str | os.PathLike[str] | tokenizers" in build
     assert build.endswith('-> dsindex.commands.build.BuildResult"')

@@ -60,9 +60,9 @@ def test_build_survives_being_stopped_and_losing_a_node(tmp_path, make_config):
             wait_until(lambda: shards_done(progress) >= num_kept + 20)
             cluster.script("remove", "worker-0")
             cluster.script("add", "1")
-            _, shown = driver.communicate(timeout=2 * PATIENCE_SECONDS)
-        assert driver.returncode == 0, shown
-    assert "of 3,000 shards kept" in shown
+            _, errors = driver.communicate(timeout=2 * PATIENCE_SECONDS)
+        assert driver.returncode == 0, errors
+    assert "of 3,000 shards kept" in errors
     run = json.loads((tmp_path / "out" / "x_text_document.manifest.json").read_bytes())["run"]
     assert (run["executor"], run["shards"]) == ("ray", SHARDS)
     assert run["lost_workers"] >= 1

@@ -44,7 +44,7 @@ def test_output_that_is_an_input_by_another_name_is_refused(tmp_path, cli, comma
 LIST_JOB = "--seq-length 4 --split 1 --executor local --plain-names --num-samples 5"
 
 
-@pytest.mark.parametrize(("command", "code", "shown"), [
+@pytest.mark.parametrize(("command", "code", "parts"), [
     ("verify", 0, ["/a_000 ", "/a_001 "]),
     ("inspect", 0, ["/a_000: 6 documents, 75.0% of the weights", "/a_001: 2 documents, 25.0%"]),
     ("report -o r.html", 0, ["r.html"]),
@@ -58,10 +58,10 @@ LIST_JOB = "--seq-length 4 --split 1 --executor local --plain-names --num-sample
     ("inspect --document 1", 1, ["--document does not apply to: list"]),
     ("verify b --same-as", 1, ["LIST: neither .bin and .idx nor a .pbin, but list"]),
 ])  # fmt: skip
-def test_list_of_datasets_is_an_argument_as_they_are(command, code, shown, in_folder, cli):
+def test_list_of_datasets_is_an_argument_as_they_are(command, code, parts, in_folder, cli):
     """A list as `build --max-dataset-size` writes it."""
     for name, num_documents in {"a_000": 6, "a_001": 2, "b": 8}.items():
         write_dataset(in_folder / name, [[[1] * 4]] * num_documents)
     Path("a.txt").write_text(f"24 {in_folder}/a_000\n8 {in_folder}/a_001\n")
     printed = cli((command if "LIST" in command else f"{command} LIST").replace("LIST", "a.txt").split(), code)
-    assert [part for part in shown if part.replace("LIST", "a.txt") not in printed.out + printed.err] == [], printed
+    assert [text for text in parts if text.replace("LIST", "a.txt") not in printed.out + printed.err] == [], printed

@@ -420,9 +420,9 @@ def test_a_hint_that_is_followed_ends_the_error(name, capsys, monkeypatch):
     for place, value in dict(*changed).items():
         monkeypatch.setattr(place, value)
     first = words = shlex.split(line.replace("NEW", f"{name}-new"))
-    code, shown = run(words, capsys)
-    assert code in {1, 2}, shown
-    error, hint = re.search(r"^error: (.*)\n(?:hint: (.*))?", shown, re.MULTILINE).groups()
+    code, errors = run(words, capsys)
+    assert code in {1, 2}, errors
+    error, hint = re.search(r"^error: (.*)\n(?:hint: (.*))?", errors, re.MULTILINE).groups()
     flags = re.findall(r"--[a-z][a-z-]+", re.sub(r"(dsindex|inspect|trace) .*", "", hint or ""))
     assert words[0] not in COMMANDS or set(flags) <= flags_of(words[0]), hint
     problem, hint = error.partition("; ")[0], f"{hint or ''} {error}"
@@ -434,13 +434,13 @@ def test_a_hint_that_is_followed_ends_the_error(name, capsys, monkeypatch):
         if printed.startswith("dsindex ") or (isinstance(remedy, str) and remedy.startswith("dsindex ")):
             command = shlex.split(filled_remedy.removeprefix("dsindex ") or printed.removeprefix("dsindex "))
             assert command[0] == (remedy if remedy.startswith("dsindex ") else printed).split()[1]
-            code, shown = run(command, capsys)
-            assert (code, problem in shown) == (0, False), shown
+            code, errors = run(command, capsys)
+            assert (code, problem in errors) == (0, False), errors
         else:
             words = follow(words, hint, printed, filled_remedy)
     if command is None or words != first:
-        code, shown = run(words, capsys)
-        assert (code, problem in shown) == (0, False), shown
+        code, errors = run(words, capsys)
+        assert (code, problem in errors) == (0, False), errors
 
 
 def test_every_hint_that_names_a_command_or_a_flag_is_followed(request):

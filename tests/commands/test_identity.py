@@ -130,8 +130,8 @@ def test_build_with_too_many_documents_for_a_dataset_makes_several_and_says_so(m
     [size] = set(re.findall(r"so several are made, as with --max-dataset-size (\d+B)", planned))
     error = build_text("a b c d", "x/x", ["--num-samples", "9", "--seq-length", "8"], code=2).err
     assert "index caches need all datasets at once\nhint: leave out" in error
-    shown = build_text("a b c d").err + build_text("a b c d").err
-    assert f"so several are made, as with --max-dataset-size {size}" in shown
+    errors = build_text("a b c d").err + build_text("a b c d").err
+    assert f"so several are made, as with --max-dataset-size {size}" in errors
     build_text("a b c d", "other/x", ["--max-dataset-size", size])
     names = sorted(path.name for path in Path("out").iterdir())
     assert len([name for name in names if name.endswith(".bin")]) in {2, 4}

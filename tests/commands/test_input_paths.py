@@ -120,9 +120,9 @@ def test_excluded_inputs_are_left_out(exclude, names):
 def test_empty_file_beside_others_is_noted(cli):
     write("in/a.jsonl", content=b"")
     write("in/b.jsonl", content=LINES[0])
-    shown = cli(["build", "--input", "in", *TOKENIZER, "--output-prefix", "out/x"])
-    assert re.search(r"empty inputs: .*in/a.jsonl", shown.err)
-    assert "1 line = 1 kept" in shown.out
+    printed = cli(["build", "--input", "in", *TOKENIZER, "--output-prefix", "out/x"])
+    assert re.search(r"empty inputs: .*in/a.jsonl", printed.err)
+    assert "1 line = 1 kept" in printed.out
 
 
 @pytest.mark.parametrize(("log", "message"), [

@@ -56,9 +56,9 @@ def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
     assert [text.removesuffix("<|endoftext|>") for text in texts] == TEXTS
     assert [excerpt["origin"]["source"]["line"] for excerpt in overview["excerpts"]] == [1, 2, 3]
     assert overview["lengths"]["documents"]["total"] == overview["facts"]["tokens"]
-    result, shown = dsindex.inspect(built), io.StringIO()
-    dsindex.show(result, shown)
-    assert shown.getvalue() == cli(["inspect", built]).out
+    result, stream = dsindex.inspect(built), io.StringIO()
+    dsindex.show(result, stream)
+    assert stream.getvalue() == cli(["inspect", built]).out
     assert (repr(result), result.ok) == (f"InspectResult(path='{built}', kind='MMIDIDX', notes=[], findings=[])", True)
 
 
@@ -92,9 +92,9 @@ def test_damage_is_a_finding_and_no_traceback(built, suffix, damage, cli):
     else:
         path.write_bytes(b"" if damage == "empty" else content[: len(content) // 2])
     is_seen = (suffix, damage) != ("bin", "zeros")  # other tokens are no damage that a look can see
-    shown = cli(["inspect", built], int(is_seen))
-    assert "internal error" not in shown.err
-    assert ("FOUND: " in shown.out) is is_seen
+    printed = cli(["inspect", built], int(is_seen))
+    assert "internal error" not in printed.err
+    assert ("FOUND: " in printed.out) is is_seen
 
 
 def test_a_blend_shows_its_weights_and_documents_of_all_of_a_dataset(in_folder, cli):
@@ -115,8 +115,8 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
     facts = overview["facts"]
     assert (facts["trainable tokens"], facts["block layouts"]) == ("2 of 4", ["chat_packing_8"])
     assert [excerpt["mask"] for excerpt in overview["excerpts"]] == [[0, 1, 1], [0]]
-    shown = cli(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]).out
-    assert "\n    5│[6]│ … 1 more token\n" in shown
+    output = cli(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]).out
+    assert "\n    5│[6]│ … 1 more token\n" in output
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
     findings = inspect(cli, str(tmp_path / "chat"), code=1)["findings"]
     assert any("not a uint8 mask for every token" in finding for finding in findings)

@@ -29,8 +29,8 @@ def test_folder_of_inputs_is_no_work_folder(build_text):
     for name in ("a.jsonl", "b.jsonl"):
         shutil.move(name, f"proj/shards/{name}")
     before = contents("proj")
-    shown = build_text("proj/shards/*", options=["--work-dir", "proj"], code=1).err
-    assert "it has 'shards/a.jsonl'\nhint: choose another --work-dir" in shown
+    errors = build_text("proj/shards/*", options=["--work-dir", "proj"], code=1).err
+    assert "it has 'shards/a.jsonl'\nhint: choose another --work-dir" in errors
     assert contents("proj") == before
 
 
@@ -50,10 +50,10 @@ def test_kept_shards_of_another_job_stay(is_finished, build_text):
     before = contents("work")
     if is_finished:
         build_text("b", prefix="out/y")
-    shown = build_text("b", prefix="out/y", options=["--work-dir", "work"], code=0 if is_finished else 1).err
+    errors = build_text("b", prefix="out/y", options=["--work-dir", "work"], code=0 if is_finished else 1).err
     assert contents("work") == before
     if not is_finished:
-        assert "this work folder belongs to another build, of " in shown
+        assert "this work folder belongs to another build, of " in errors
         build_text("b", prefix="out/y", options=["--work-dir", "work", "--replace"], code=1)
         assert contents("work") == before
 
@@ -135,7 +135,7 @@ def test_driver_that_lost_its_lock_publishes_nothing(build_text, monkeypatch):
         return complete(shards)
 
     monkeypatch.setattr(Shards, "complete", lose)
-    shown = build_text("a", code=1).err
-    assert "the lock of the output" in shown
-    assert "another driver may have begun\nhint: run the same command again" in shown
+    errors = build_text("a", code=1).err
+    assert "the lock of the output" in errors
+    assert "another driver may have begun\nhint: run the same command again" in errors
     assert not list(Path("out").glob("*.manifest.json"))

@@ -182,5 +182,5 @@ def test_relative_paths_are_the_drivers_in_every_command(cli):
         ["verify", "x_text_document", "--against-source", *ray],
         ["verify", "x_text_document", "--same-as", "y_text_document", *ray],
     ):
-        shown = cli(words).out
-        assert words[0] != "verify" or ": intact\n" in shown
+        output = cli(words).out
+        assert words[0] != "verify" or ": intact\n" in output

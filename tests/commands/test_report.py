@@ -85,8 +85,8 @@ def test_page_says_what_the_manifest_and_the_tokens_say(built, tmp_path, capsys)
     repetitions = np.count_nonzero(lengths) - len(kinds)
     assert f"{documents:,} documents, {tokens:,} tokens, {repetitions:,} repetitions" in capsys.readouterr().out
     texts = [json.loads(line)["text"] + "<|endoftext|>" for line in OWN.docs.read_bytes().splitlines()]
-    shown = page.texts("pre")
-    assert sum(text in texts for text in shown) > 3
+    examples = page.texts("pre")
+    assert sum(text in texts for text in examples) > 3
     assert any("2 copies" in title for title in page.texts("summary"))
     before = (tmp_path / "report.html").read_bytes()
     report(tmp_path, built)
@@ -103,9 +103,9 @@ def test_page_shows_hostile_texts_and_runs_none(tmp_path):
     page = report(tmp_path, *run_config(config_of(BuildConfig, source, **options)).prefixes)
     assert not {"img", "script"} & {tag for tag, _ in page.tags}
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
-    shown = page.texts("pre")
-    assert texts[0] in shown
-    assert r"</pre></details></script><svg onload=alert(2)> \x1b[2J \u202egnp\u200b ?" in shown
+    examples = page.texts("pre")
+    assert texts[0] in examples
+    assert r"</pre></details></script><svg onload=alert(2)> \x1b[2J \u202egnp\u200b ?" in examples
     assert "alert(3)" in page.row(str(source))[0]
     assert re.search(r"default-src 'none'", unescape((tmp_path / "report.html").read_text()))
 
@@ -143,9 +143,9 @@ def test_damage_is_a_finding(built, tmp_path, capsys):
     path = folder / f"{Path(built).name}.idx"
     path.write_bytes(path.read_bytes()[:-50])
     page = report(tmp_path, str(path.with_suffix("")), GOLDEN_EOD, code=1)
-    shown = capsys.readouterr().out
-    assert f"{path.with_suffix('')}: not read" in shown
-    assert f"FOUND: {path}" in shown
+    output = capsys.readouterr().out
+    assert f"{path.with_suffix('')}: not read" in output
+    assert f"FOUND: {path}" in output
     assert [attributes for _, attributes in page.tags if attributes.get("class") == "found"]
     assert len(page.texts("pre")) > 5  # of the other one
 

@@ -56,8 +56,8 @@ def test_no_flag_of_a_command_shows_a_secret(command, capfd):
         places = ["x" for other in needed if other is not action]
         for address in ADDRESSES[number % 3 :: 3]:
             words = [command, *beside, *places, f"{flag}={address}" if flag else address]
-            shown = run(words, capfd)
-            assert SECRET not in shown, words
+            output = run(words, capfd)
+            assert SECRET not in output, words
     written = [path for path in Path.cwd().rglob("*") if path.is_file()]
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
 
@@ -74,10 +74,10 @@ def test_no_file_of_options_shows_a_secret(address, folder, capfd):
     for name, text in texts.items():
         (folder / name).write_text(text)
     common = ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", "out/x"]
-    shown = [run(["build", "--input-list", "list", *common], capfd)]
-    shown += [run([command, "--config", name], capfd) for name in texts for command in ("build", "merge", "mix")]
-    shown.append(run(["instruct", "others.yaml", *common, "--input", "i.jsonl", "--debug"], capfd))
-    assert not [text for text in shown if SECRET in text]
+    outputs = [run(["build", "--input-list", "list", *common], capfd)]
+    outputs += [run([command, "--config", name], capfd) for name in texts for command in ("build", "merge", "mix")]
+    outputs.append(run(["instruct", "others.yaml", *common, "--input", "i.jsonl", "--debug"], capfd))
+    assert not [text for text in outputs if SECRET in text]
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -120,7 +120,7 @@ def test_no_recorded_address_shows_a_secret(folder, capfd):
             ["mix", prefix], ["convert", prefix, "out/c.pbin"],
         ]  # fmt: skip
         for words in commands:
-            shown = run(words, capfd)
-            assert SECRET not in shown, (words, shown)
+            output = run(words, capfd)
+            assert SECRET not in output, (words, output)
         written_files = [path for path in Path().rglob("*") if path.is_file() and path not in recorded]
         assert not [path for path in written_files if SECRET.encode() in path.read_bytes()]

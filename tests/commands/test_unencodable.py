@@ -47,5 +47,5 @@ def test_record_is_named_and_set_aside_by_every_executor(executor, tmp_path):
 
 def test_verify_leaves_out_what_the_build_has_set_aside(tmp_path, cli):
     build(write_lines(tmp_path / "in.jsonl", TEXTS), tmp_path / "out", on_bad_record="quarantine")
-    shown = cli(["verify", str(tmp_path / "out" / "x_text_document"), "--against-source"]).out
-    assert "1 of 1 shards tokenized again" in shown
+    output = cli(["verify", str(tmp_path / "out" / "x_text_document"), "--against-source"]).out
+    assert "1 of 1 shards tokenized again" in output

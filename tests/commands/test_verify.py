@@ -181,9 +181,9 @@ def test_command_says_what_was_found(built, cli):
 
 def test_dataset_that_is_not_there_is_called_that(tmp_path, cli):
     nope = str(tmp_path / "nope")
-    shown = cli(["verify", nope, f"{nope}.pbin"], 1).out
-    assert f"\nmissing  {nope}" in shown
-    assert f"{nope}: MISSING\n  FAILED: the dataset is there\n  FOUND: {nope}: there is no dataset" in shown
+    output = cli(["verify", nope, f"{nope}.pbin"], 1).out
+    assert f"\nmissing  {nope}" in output
+    assert f"{nope}: MISSING\n  FAILED: the dataset is there\n  FOUND: {nope}: there is no dataset" in output
     [report] = json.loads(cli(["verify", str(tmp_path), "--json"], 1).out)["reports"]
     assert report["verdict"] == "missing"
     assert "only a folder" in report["findings"][0]
@@ -211,8 +211,8 @@ def test_caches_that_were_checked_are_named(tmp_path, cli):
     assert sum(", split " in line for line in built) == 9
     names = {path.name.removesuffix("-description.txt") for path in (tmp_path / "cache").glob("*-description.txt")}
     for chosen in (prefixes, prefixes[:1]):
-        shown = cli(["verify", *chosen, "--cache", str(tmp_path / "cache"), "--executor", "local"]).out
-        checked = re.findall("checked: index cache (.*)", shown)
+        output = cli(["verify", *chosen, "--cache", str(tmp_path / "cache"), "--executor", "local"]).out
+        checked = re.findall("checked: index cache (.*)", output)
         assert len(checked) == len(set(checked))
         assert set(checked) == (names if chosen == prefixes else {name for name in names if not name.startswith("b-")})
 

@@ -99,4 +99,4 @@ def read_commands(example):
         else:
             commands.append((re.sub(r"(^|\s)#\s.*$", "", pending).strip(), []))
             pending = ""
-    return [Command(line=line, output=tuple(shown) if is_console else None) for line, shown in commands if line]
+    return [Command(line=line, output=tuple(output) if is_console else None) for line, output in commands if line]

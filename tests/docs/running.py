@@ -81,8 +81,8 @@ def assert_same_output(expected, printed, *, place):
             pattern += re.escape(_same_figures(line)).replace("…", ".*?") + r"\n"
     lines = [_same_figures(line) for line in printed.splitlines() if not _PROGRESS.match(line)]
     text = "".join(f"{line}\n" for line in lines)
-    shown = "\n".join(expected)
-    assert re.fullmatch(pattern, text), f"{place}: the page shows\n{shown}\nand this was printed:\n{printed}"
+    page_text = "\n".join(expected)
+    assert re.fullmatch(pattern, text), f"{place}: the page shows\n{page_text}\nand this was printed:\n{printed}"
 
 
 def _same_figures(line):

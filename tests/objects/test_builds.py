@@ -153,11 +153,11 @@ def test_disturbed_requests_change_nothing(store, texts, expected):
 def test_refusals_while_publishing_are_one_sentence(store, texts, cli):
     store.put("src", texts)
     store.fail(r"(PUT|POST) /out/k/x_text_document\.idx", 403, times=99, code="AccessDenied")
-    shown = cli(words_of("build", "s3://out/k/x", texts, source="s3://src"), 1).err
-    assert "s3://out/k/x_text_document.idx: cannot be written (" in shown
-    assert "check what this node's credentials may do" in shown
-    assert SECRET_KEY not in shown
-    assert "Traceback" not in shown
+    errors = cli(words_of("build", "s3://out/k/x", texts, source="s3://src"), 1).err
+    assert "s3://out/k/x_text_document.idx: cannot be written (" in errors
+    assert "check what this node's credentials may do" in errors
+    assert SECRET_KEY not in errors
+    assert "Traceback" not in errors
     assert "k/x_text_document.idx" not in store.names("out")
     store.faults.clear()
     cli(words_of("build", "s3://out/k/x", texts, source="s3://src"))
@@ -198,11 +198,11 @@ def test_nothing_secret_is_written_or_shown(store, texts, tmp_path, capfd):
     words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--on-bad-record", "quarantine", "--keep-shards"]
     assert main([*words, "--input-list", str(tmp_path / "one"), "--output-prefix", str(tmp_path / "out" / "x")]) == 0
     assert main([*words, "--input-list", str(tmp_path / "list"), "--output-prefix", str(tmp_path / "out" / "y")]) == 1
-    shown = "".join(capfd.readouterr()).encode()
+    output = "".join(capfd.readouterr()).encode()
     written = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert len(written) > 4
     for secret in (SECRET_KEY.encode(), re.search(rb"Signature=([^&]+)", signed.encode())[1]):
-        assert not any(secret in text for text in [shown, *written])
+        assert not any(secret in text for text in [output, *written])
 
 
 def test_driver_that_lost_its_lease_does_not_publish(store, texts, monkeypatch, cli):
@@ -216,8 +216,8 @@ def test_driver_that_lost_its_lease_does_not_publish(store, texts, monkeypatch, 
             time.sleep(1)
 
     store.watch = watch
-    shown = cli(words_of("build", "s3://out/k/x", texts, source="s3://src"), 1).err
-    assert "the lock of the work folder s3://out/k/x.build was removed" in shown
+    errors = cli(words_of("build", "s3://out/k/x", texts, source="s3://src"), 1).err
+    assert "the lock of the work folder s3://out/k/x.build was removed" in errors
     assert not [name for name in store.names("out") if re.search(r"^(?!.*build/).*(\.idx|\.manifest\.json)$", name)]
 
 

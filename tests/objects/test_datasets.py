@@ -64,7 +64,7 @@ def test_reading_commands_say_the_same(folder, cli, words):
     (f"index --data-path s3://src/data/{DATASET} --seq-length 8 --epochs 1", 1, "need --data-cache-path"),
 ])  # fmt: skip
 def test_what_is_not_read_is_one_sentence(words, code, message, cli):
-    shown = cli(words.split(), code).err
-    assert message in shown
-    assert not re.search("planted|Traceback", shown)
+    errors = cli(words.split(), code).err
+    assert message in errors
+    assert not re.search("planted|Traceback", errors)
     assert not os.listdir()

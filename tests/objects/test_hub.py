@@ -118,9 +118,9 @@ def test_fault_is_survived_or_told_in_one_sentence(hub, name, cli, tmp_path, mon
         monkeypatch.setenv(variable, value)
     command = ["build", "--input", f"{NAME}{path}", "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
     command += ["--executor", "local", "--output-prefix", str(tmp_path / "x")]
-    shown = re.sub(r"\s+", " ", cli(command, 0 if message is None else 1).err)
-    assert not re.search(f"[Pp]lanted|{SIGNATURE}|Traceback", shown)
-    assert message is None or message in shown
+    errors = re.sub(r"\s+", " ", cli(command, 0 if message is None else 1).err)
+    assert not re.search(f"[Pp]lanted|{SIGNATURE}|Traceback", errors)
+    assert message is None or message in errors
     assert bool(list(tmp_path.glob("x_*"))) == (message is None)
 
 

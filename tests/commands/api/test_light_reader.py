@@ -61,12 +61,12 @@ def test_four_packages_read_what_all_packages_read():
     dsindex.convert(built, "x.pbin")
     Path("docs.jsonl").write_text('{"text": "a"}\n{"text": "and more"}\n')
     dsindex.raw_index("docs.jsonl")
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown):
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
         exec(READ, {})
     process = run("light/bin/python", "-c", READ)
     assert process.returncode == 0, process.stderr
-    assert json.loads(process.stdout) == json.loads(shown.getvalue())
+    assert json.loads(process.stdout) == json.loads(stream.getvalue())
 
 
 @pytest.mark.parametrize(("package", "words"), [

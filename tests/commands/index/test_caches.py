@@ -72,8 +72,8 @@ def test_same_job_again_leaves_its_caches_alone_until_the_lengths_change(folder)
     write_dataset(folder / "web", [[[1] * length] for length in [50, 20, 60, 30, 100, 5] * 40])
     report = indexed(split="1", explain=True)
     assert not report.ok
-    shown = "\n".join(describe(report))
-    assert "web.idx changed since the cache was built (its sequences 0 to 240 have other lengths" in shown
+    text = "\n".join(describe(report))
+    assert "web.idx changed since the cache was built (its sequences 0 to 240 have other lengths" in text
     (result,) = indexed(split="1").results
     assert not result.reused, "the description, and so every name, is the same"
     changed = [n for n, (_, content) in before.items() if (folder / "cache" / n).read_bytes() != content]

@@ -63,8 +63,8 @@ def test_swapped_arrays_are_noticed(cli):
     assert "-train-shuffle_index.npy changed since dsindex wrote it" in "\n".join(describe(indexed(explain=True)))
     with pytest.raises(OutputError, match="another program's file is here"):
         indexed(document_order="packed")
-    shown = cli(["verify", "web", "--cache", "cache"], 1).out
-    assert "-train-document_index.npy changed since dsindex wrote it" in shown
+    output = cli(["verify", "web", "--cache", "cache"], 1).out
+    assert "-train-document_index.npy changed since dsindex wrote it" in output
 
 
 def test_orders_of_files_are_read_in_their_order():

@@ -66,8 +66,8 @@ def explain(**changes):
 ])  # fmt: skip
 def test_explain_names_the_settings_that_differ(changes, sentence):
     indexed(epochs="2.5")
-    shown, *sentences = explain(**changes)
-    assert "NOT found" in shown
+    output, *sentences = explain(**changes)
+    assert "NOT found" in output
     assert any(sentence in text for text in sentences), sentences
 
 
@@ -89,7 +89,7 @@ def test_explain_compares_a_jobs_description_with_the_folder(folder):
     indexed(**blend, data_path=["2", "web", "1", "books"], seed=5, data_cache_path="job")
     (like,) = (folder / "job").glob("*Blended*description.txt")
     report = index(explain=True, like=str(like), data_cache_path="cache")
-    shown = "\n".join(describe(report))
-    assert "weights is [0.5, 0.5] in the cache and [0.66" in shown
-    assert "in every dataset, random_seed is 1234 in the cache and 5 in the job" in shown
+    output = "\n".join(describe(report))
+    assert "weights is [0.5, 0.5] in the cache and [0.66" in output
+    assert "in every dataset, random_seed is 1234 in the cache and 5 in the job" in output
     assert index(explain=True, like=str(like), data_cache_path="job").ok

@@ -161,15 +161,15 @@ def test_conversations_longer_than_a_pack_are_counted(in_folder, cli, longer, me
     (in_folder / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (in_folder / "chat.yaml").write_text(json.dumps({"chat_template": CHATML}))
     options = f"--seq-length 512 --on-bad-record quarantine --longer-than-pack {longer}"
-    shown = cli(f"instruct chat.yaml --input in.jsonl {TOKENIZER} --output-prefix chat {options}").out
+    output = cli(f"instruct chat.yaml --input in.jsonl {TOKENIZER} --output-prefix chat {options}").out
     statistics = json.loads((in_folder / "chat_text_document.manifest.json").read_bytes())["content"]["statistics"]
     packing = json.loads((in_folder / "chat_packing_512.manifest.json").read_bytes())["content"]["packing"]
     assert (statistics["conversations"], statistics["sequences"]) == counts
     assert (statistics["cut"] > 0) == is_cut
     assert statistics["shortened"] == (longer in {"truncate", "split-turns"})
     assert packing.get("dropped") == dropped
-    assert message is None or re.search(message, shown), shown
-    assert ("1 longer sequence with" in shown) == (dropped == 1)
+    assert message is None or re.search(message, output), output
+    assert ("1 longer sequence with" in output) == (dropped == 1)
 
 
 CALLS = [
@@ -214,11 +214,11 @@ def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in [*chats, {"x": 1}, *chats]))
     words = ["instruct", "--input", str(tmp_path / "chats.jsonl"), "--tokenizer-model", str(tmp_path / "model")]
     before = sorted(tmp_path.rglob("*"))
-    shown = cli([*words, "--show", "2"]).out
-    assert "  no CONFIG: the tokenizer's own chat template is used\n" in shown
-    assert "\n    USER: 2 + 3?\n    ASSISTANT:[[ It is⏎]]\n    [[5.<|endoftext|>]]\n" in shown
-    assert "chats.jsonl, line 2: bad record\n    no conversation" in shown
-    assert "line 3" not in shown
+    output = cli([*words, "--show", "2"]).out
+    assert "  no CONFIG: the tokenizer's own chat template is used\n" in output
+    assert "\n    USER: 2 + 3?\n    ASSISTANT:[[ It is⏎]]\n    [[5.<|endoftext|>]]\n" in output
+    assert "chats.jsonl, line 2: bad record\n    no conversation" in output
+    assert "line 3" not in output
     assert "chats.jsonl, line 3: " in cli([*words, "--dry-run"]).out
     with pytest.raises(UsageError, match="there is no option 'show'"):
         dsindex.instruct(input=str(tmp_path / "chats.jsonl"), tokenizer=str(tmp_path / "model"), show=2)  # type: ignore[call-arg]
@@ -226,7 +226,7 @@ def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(
     flags = ["--output-prefix", str(tmp_path / "out"), "--on-bad-record", "quarantine"]
     assert "note: no CONFIG: the tokenizer's own chat template is used" in cli([*words, *flags]).err
     tokens, mask = (IndexedDataset(str(tmp_path / f"out_{name}"))[0] for name in ("text_document", "loss_mask"))
-    assert f"line 1: {len(tokens)} tokens, {mask.sum()} trained on, " in shown
+    assert f"line 1: {len(tokens)} tokens, {mask.sum()} trained on, " in output
 
 
 def test_packs_of_the_same_tokens_name_the_inputs_of_the_last_build(in_folder, cli):

@@ -134,9 +134,9 @@ def test_added_token_that_does_not_fit_is_refused_by_name(make_pack, tmp_path):
 
 def test_command_packs_and_merges(in_folder, cli):
     words = [*TEXT, "--output", "one.pbin", "--executor", "local"]
-    shown = cli(words).out
-    assert f"one.pbin: {len(golden_texts()) - 2} documents" in shown
-    assert "2 texts without tokens\n" in shown
+    output = cli(words).out
+    assert f"one.pbin: {len(golden_texts()) - 2} documents" in output
+    assert "2 texts without tokens\n" in output
     write_pbin(in_folder / "two.pbin", [[7, 8]], version="spec", token_bytes=4)
     merge = ["pack", "--merge", "one.pbin", "two.pbin", "--output", "both.pbin"]
     assert "files of different vocabularies" in cli(merge, 1).err
