@@ -84,10 +84,10 @@ def test_damage_is_told_before_the_bad_records_that_it_makes(text, tmp_path):
     lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
     source = write_input(tmp_path, COMPRESSORS["frames.zst"](b"".join(lines)))
     content = source.read_bytes()
-    for place in range(len(content) // 3, len(content), len(content) // 3):
-        source.write_bytes(content[:place] + bytes([content[place] ^ 0x11]) + content[place + 1 :])
+    for offset in range(len(content) // 3, len(content), len(content) // 3):
+        source.write_bytes(content[:offset] + bytes([content[offset] ^ 0x11]) + content[offset + 1 :])
         with pytest.raises(InputError, match=r"text: the zstd frame that begins at byte \d+"):
-            build(source, tmp_path / f"out{place}", on_bad_record="fail")
+            build(source, tmp_path / f"out{offset}", on_bad_record="fail")
 
 
 def test_a_bomb_of_one_line_is_a_bad_record_and_takes_little_memory(tmp_path):

@@ -336,9 +336,9 @@ def run(words, capsys):
 def set_flag(words, flag, values):
     """Return the words with other values of a flag; None leaves it out."""
     if flag in words:
-        place = words.index(flag)
-        end = next((n for n in range(place + 1, len(words)) if words[n].startswith("--")), len(words))
-        words = words[:place] + words[end:]
+        index = words.index(flag)
+        end = next((n for n in range(index + 1, len(words)) if words[n].startswith("--")), len(words))
+        words = words[:index] + words[end:]
     return words if values is None else [*words, flag, *values]
 
 
@@ -417,8 +417,8 @@ FOLLOWED = set[str]()
 @pytest.mark.parametrize("name", CASES)
 def test_a_hint_that_is_followed_ends_the_error(name, capsys, monkeypatch):
     line, remedies, *changed = CASES[name]
-    for place, value in dict(*changed).items():
-        monkeypatch.setattr(place, value)
+    for target, value in dict(*changed).items():
+        monkeypatch.setattr(target, value)
     first = words = shlex.split(line.replace("NEW", f"{name}-new"))
     code, errors = run(words, capsys)
     assert code in {1, 2}, errors

@@ -91,18 +91,18 @@ def test_packs_have_every_conversation_once_with_its_mask(finished_job, split):
             lengths = row.get("seq_lengths") or np.diff([*row.get("seq_start_id", []), len(row["input_ids"])]).tolist()
             begins = [0, *itertools.accumulate(lengths)]
             assert sum(lengths) - (kind == "bridge") * len(lengths) <= 768
-            for begin, places, number in zip(begins, lengths, row["sequences"], strict=False):
+            for begin, length, number in zip(begins, lengths, row["sequences"], strict=False):
                 tokens, mask = texts[number].tolist(), masks[number].tolist()
                 end = begin + len(tokens)
-                assert (places - (kind == "bridge")) % multiple == 0
+                assert (length - (kind == "bridge")) % multiple == 0
                 assert row["input_ids"][begin:end] == tokens
-                assert row["input_ids"][end : begin + places] == [0] * (places - len(tokens))
+                assert row["input_ids"][end : begin + length] == [0] * (length - len(tokens))
                 if kind == "bridge":
-                    assert row["loss_mask"][begin : begin + places] == [*mask[1:], 0] + [0] * (places - len(tokens))
+                    assert row["loss_mask"][begin : begin + length] == [*mask[1:], 0] + [0] * (length - len(tokens))
                 else:
                     labels = [-100, *(t if m else -100 for t, m in zip(tokens[1:], mask[1:], strict=True))]
-                    assert row["labels"][begin : begin + places] == labels + [-100] * (places - len(tokens))
-                    assert row["position_ids"][begin : begin + places] == list(range(places))
+                    assert row["labels"][begin : begin + length] == labels + [-100] * (length - len(tokens))
+                    assert row["position_ids"][begin : begin + length] == list(range(length))
                     assert row["attention_mask"] == [1] * len(row["input_ids"])
                 numbers.append(number)
         assert sorted(numbers) == list(range(len(texts)))
@@ -115,9 +115,9 @@ def test_bridge_gets_the_facts_of_its_own_packer(finished_job):
         rows = rows_of(path, split)
         assert facts["max_samples_per_bin"] == max(len(row["sequences"]) for row in rows)
         assert facts["pack_size"] == 768
-        places = [len(row["input_ids"]) - len(row["sequences"]) for row in rows]
-        assert facts["min_packed_seqlen"] == min(places)
-        assert facts["packing_efficiency"] == round(sum(places) / len(rows) / 768 * 100, 2)
+        lengths = [len(row["input_ids"]) - len(row["sequences"]) for row in rows]
+        assert facts["min_packed_seqlen"] == min(lengths)
+        assert facts["packing_efficiency"] == round(sum(lengths) / len(rows) / 768 * 100, 2)
 
 
 def test_without_packs_a_row_is_a_conversation(tmp_path, chats):

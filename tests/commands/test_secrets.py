@@ -53,9 +53,9 @@ def test_no_flag_of_a_command_shows_a_secret(command, capfd):
     for number, action in enumerate(actions):
         flag = action.option_strings[-1] if action.option_strings else None
         beside = [word for name, value in GIVEN.items() if name in flags - {flag} for word in (name, value)]
-        places = ["x" for other in needed if other is not action]
+        positionals = ["x" for other in needed if other is not action]
         for address in ADDRESSES[number % 3 :: 3]:
-            words = [command, *beside, *places, f"{flag}={address}" if flag else address]
+            words = [command, *beside, *positionals, f"{flag}={address}" if flag else address]
             output = run(words, capfd)
             assert SECRET not in output, words
     written = [path for path in Path.cwd().rglob("*") if path.is_file()]
