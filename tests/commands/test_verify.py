@@ -1,4 +1,4 @@
-"""Verification of what a build published: against its manifest, and against its source down to the line."""
+"""Verification of datasets and caches: by manifests, by their sources down to the line, and by another dataset."""
 
 import json
 import re
