@@ -188,7 +188,7 @@ class ConversationReader:
             flags = ", ".join(f"`{key}`" for key in (*LEARN_KEYS, *UNWANTED_KEYS) if key in record)
             raise RecordProblem("no-trained-tokens", f"the record says that it is not to be trained on: {flags}")
         if messages[-1]["role"] in _NEVER_TRAINED:  # another trainer may add the answer
-            notes.update(key for key in ANSWER_KEYS if not _is_empty(record.get(key)))
+            notes.update(key for key in (*ANSWER_KEYS, "choices") if not _is_empty(record.get(key)))
         for position, call_messages in calls.items():
             _merge_calls(messages[position], call_messages, notes)
         trained = self._keep_trainable(messages, trained)
@@ -238,6 +238,7 @@ class ConversationReader:
             ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
         elif key is not None:
             turns, num_prompt_turns = _read_turns(record[key], key), 0
+            ignored.add("history")
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
             is_preference = isinstance(record.get("chosen"), list) and "prompt" not in record
@@ -248,12 +249,10 @@ class ConversationReader:
             raise RecordProblem("no-turns", "the conversation has no messages")
         notes.update(key for key in ignored.intersection(record) if not _is_empty(record[key]))
         system = "" if system_key is None else require(record[system_key], str, f"`{system_key}`")
-        if not system:
-            return turns, num_prompt_turns
         first = turns[0] if isinstance(turns[0], dict) else {}
-        if any(str(first.get(key)).lower() == "system" for key in ROLE_KEYS):
-            if all(first.get(key) != system for key in TEXT_KEYS):
-                notes.add("system")
+        has_system = any(str(first.get(key)).lower() == "system" for key in ROLE_KEYS)
+        if not system or has_system:
+            notes.update(["system"] if system and all(first.get(key) != system for key in TEXT_KEYS) else [])
             return turns, num_prompt_turns
         return [{"role": "system", "content": system}, *turns], num_prompt_turns + (num_prompt_turns > 0)
 
@@ -667,6 +666,8 @@ def _complete_call(call: object, where: str) -> dict[str, Any]:
     function = function_of(call) if isinstance(call, dict) else {}
     if not isinstance(call, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
+    if function.keys().isdisjoint(CALL_KEYS) and any(isinstance(value, dict) and value for value in function.values()):
+        raise RecordProblem("bad-call", f"{where}: a tool call has no `arguments`: {show_value(call)}")
     candidates = (function.get(key) for key in CALL_KEYS)
     # APIs write null or an empty text for a call without arguments.
     return change_call(call, arguments=next((value for value in candidates if parse_json(value) not in (None, "")), {}))

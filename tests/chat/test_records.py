@@ -147,7 +147,7 @@ def test_keys_that_are_ignored_are_noted():
     assert read({"messages": [SYSTEM, USER], "system": "S", "prompt": "Hi"}).notes == ()
     assert read({"messages": [SYSTEM, USER], "system": "other", "chosen": []}).notes == ("system",)
     assert read({"chosen": [USER], "rejected": [USER]}, turns_field="chosen").notes == ("rejected",)
-    assert read({"messages": [REPLY, USER], "response": "Yo"}).notes == ("response",)
+    assert read({"messages": [REPLY, USER], "output": "Yo", "history": [["Hi", "Yo"]]}).notes == ("history", "output")
     assert read({"messages": [USER, REPLY], "response": "Yo"}).notes == ()
 
 
@@ -204,9 +204,9 @@ def test_spans_that_are_none_of_the_text_are_bad(spans):
 BAD = {
     "no conversation": ({"text": "x"}, "missing-field", "its keys are 'text'"),
     "preferences": ({"chosen": [USER]}, "missing-field", "`turns_field: chosen` reads preferred conversations; its"),
-    **{name: ({"messages": [calling(fault)]}, "bad-call", "message 1: a tool call has no `name`") for name, fault in {
-        "call without name": {"arguments": "{}"}, "blank name": call(name="f") | {"function": {"name": ""}},
-        "name as function": {"function": "f", "arguments": {}}}.items()},
+    "call without name": ({"messages": [calling({"name": "", "arguments": "{}"})]}, "bad-call", "1: .* has no `name`"),
+    "name as function": ({"messages": [calling({"function": "f", "arguments": {}})]}, "bad-call", "has no `name`: "),
+    "kwargs of a call": ({"messages": [calling({"name": "f", "kwargs": CITY})]}, "bad-call", "has no `arguments`: "),
     "answers": ({"question": "Hi", "answers": ["Yo"]}, "bad-field", "`answers`: item 1 is a string, not an object"),
     "no turns": ({"messages": []}, "no-turns", "no messages"),
     "no list": ({"messages": {}}, "bad-field", "`messages` is an object, not a list"),

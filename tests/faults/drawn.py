@@ -125,11 +125,7 @@ def draw_events(rng, command, *, is_keeping):
 
 
 OF_RECORDS = ((("--on-bad-record", "quarantine"), 0.5), (("--no-provenance",), 0.15))
-OF_TEXT = (
-    (("--json-keys", "text", "title"), 0.4),
-    (("--sample", "60%"), 0.15),
-    (("--empty-documents", "eod"), 0.2),
-)
+OF_TEXT = ((("--json-keys", "text", "title"), 0.4), (("--sample", "60%"), 0.15), (("--empty-documents", "eod"), 0.2))
 OPTIONS = {
     "build": (*OF_RECORDS, *OF_TEXT, (("--where", ".title != null"), 0.2), (("--hold-out", "30%"), 0.2)),
     "build with index": (*OF_RECORDS, *OF_TEXT, (("--where", ".title | length > 0"), 0.2), (("--join", "\\n"), 0.2)),

@@ -17,11 +17,7 @@ def assert_clean_stop(ended, *parts):
     assert [part for part in parts if part not in said] == [], said
 
 
-PLACES = {
-    "a shard": (".build/shards", 90),
-    "the journal": ("journal.jsonl", 6),
-    "the output": ("x_text_document.bin", 2),
-}
+PLACES = {"a shard": (".build/shards", 90), "the journal": ("journal.jsonl", 6), "the output": ("document.bin", 2)}
 
 
 @pytest.mark.quick(3)

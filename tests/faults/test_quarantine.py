@@ -114,3 +114,14 @@ def test_nothing_set_aside_is_no_file_and_removes_an_old_one(corpus, tmp_path):
     assert name in os.listdir(tmp_path)
     build(OWN.docs, tmp_path, json_keys=("text",), replace=True)
     assert name not in os.listdir(tmp_path)
+
+
+def test_longer_lines_than_allowed_are_bad_records(tmp_path):
+    lines = [json.dumps({"text": "a" * size}).encode() for size in (10, 400, 90_000, 20)]
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    options = {"json_keys": ("text",), "max_record_size": "300B", "shard_size": "2KiB"}
+    build(tmp_path / "in.jsonl", tmp_path, **options)
+    entries = read_quarantine(tmp_path / "x_text_document.quarantine.jsonl.zst")
+    assert [(entry["line"], len(entry["raw"])) for entry in entries] == [(2, 300), (3, 300)]
+    with pytest.raises(BadRecordError, match="line 2: record of 412 bytes is larger than the limit of 300 bytes"):
+        build(tmp_path / "in.jsonl", tmp_path / "fail", **options, on_bad_record="fail")
