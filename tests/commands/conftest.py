@@ -47,13 +47,6 @@ def way(request):
     return request.param
 
 
-@pytest.fixture(autouse=True)
-def _unconnected(monkeypatch, request):
-    """Tests that are not about Ray do not use the connection that others have left open for the session."""
-    if request.node.get_closest_marker("ray") is None and "ray" in sys.modules:
-        monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
-
-
 @pytest.fixture
 def in_folder(tmp_path, monkeypatch):
     """Run the test in a folder of its own, and return the folder."""
