@@ -168,7 +168,7 @@ class ConversationReader:
         trained: set[int] = set()
         spans_by_position: dict[int, Sequence[CharacterSpan]] = {}
         calls: defaultdict[int, list[Message]] = defaultdict(list)
-        for number, turn in enumerate(turns, 1):
+        for number, turn in enumerate((_sort_parts(turn, notes) for turn in turns), 1):
             message, is_call = self._read_message(turn, number, notes)
             role, position = message["role"], len(messages)
             is_trained = len(turn) == 2 or self._is_trainable(turn, role, number, notes)
@@ -542,6 +542,26 @@ def _read_content(key: str, value: object, number: int) -> str | list[dict[str, 
         what = f"`{key}` is {type_name(value)}, not a text or a list of parts"
         raise RecordProblem("bad-field", f"message {number}: {what}")
     return [_read_part(part, f"message {number}, part {place}") for place, part in enumerate(value, 1)]
+
+
+def _sort_parts(turn: Any, notes: set[str]) -> Any:  # noqa: ANN401 - a turn is an object, if it is valid
+    """Move the thoughts and calls among the parts of a content, as in LLaMA-Factory v1, to keys of the turn.
+
+    The text of a part is under `text`, `value` or `content`, as in LLaMA-Factory and axolotl.
+    """
+    if not isinstance(turn, dict) or not isinstance(turn.get("content"), list):
+        return turn
+    texts, thoughts, calls = list[Any](), list[Any](), list[Any]()
+    for part in turn["content"]:
+        values = (
+            [part[key] for key in ("text", *TEXT_KEYS) if part.get(key) is not None] if isinstance(part, dict) else []
+        )
+        kind = part.get("type") if values and isinstance(values[0], str) else None
+        group = thoughts if kind == "reasoning" else calls if kind == "tool_call" else texts
+        notes.update([REORDERED_REPLY] if calls and group is not calls else [])
+        group.append(({**part, "text": values[0]} if values else part) if group is texts else values[0])
+    moved = {REASONING_KEYS[0]: "\n\n".join(thoughts), "tool_calls": calls} if thoughts or calls else {}
+    return {**turn, "content": texts or None if moved else texts, **{key: moved[key] for key in moved if moved[key]}}
 
 
 def _read_part(part: object, where: str) -> dict[str, str]:

@@ -153,6 +153,7 @@ TEXTS += [
 ]
 SHAPES = [None, True, False, 0, 1, -1, 10**30, 1e999, [], {}, [[]], [{}], [0, 1], [[0, 1]], [None], *TEXTS]
 SHAPES += [{"role": "user", "content": "x"}, {"type": "text", "text": "Hi"}, [{"type": "text", "text": "Hi"}]]
+SHAPES += [[{"type": kind, "value": "Hi"}] for kind in ("text", "reasoning", "tool_call")]
 
 
 def draw_value(rng, depth=0):

@@ -16,6 +16,7 @@ TURNS = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]
 PARTS = [{"type": "text", "text": "a", "image_url": None}, {"type": "text", "text": "b"}]
 THOUGHT = {"reasoning_content": "t", "thinking": "t", "reasoning": "t"}
 
+CALL = json.dumps({"name": "f", "arguments": CITY})
 NO_ARGUMENTS = ({}, {"arguments": None}, {"arguments": ""}, {"arguments": "null"}, {"arguments": {}})
 
 
@@ -72,6 +73,9 @@ SHAPES = {
     "input and output": ({"input": "Hi", "output": "Yo"}, [USER, REPLY]),
     "parts": ({"messages": [{"role": "user", "content": PARTS}]},
               [{"role": "user", "content": [{"type": "text", "text": text} for text in "ab"]}]),
+    "parts of LLaMA-Factory": ({"messages": [{"role": "assistant", "content": [
+        {"type": kind, "value": value} for kind, value in (("reasoning", "t"), ("text", "Yo"), ("tool_call", CALL))]}]},
+        [calling(json.loads(CALL), content=[{"type": "text", "text": "Yo"}], **THOUGHT)]),
     "nulls": ({"messages": [{**USER, "name": None, "tool_calls": None}]}, [USER]),
     "name": ({"messages": [{**USER, "name": "Al"}]}, [{**USER, "name": "Al"}]),
     "tool_response": ({"messages": [{"role": "tool_response", "content": "4"}]}, [{"role": "tool", "content": "4"}]),
