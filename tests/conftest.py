@@ -10,6 +10,7 @@ instance serves most of them, and no two clusters compete for the machine.
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,10 @@ def leave_no_trace(monkeypatch, request):
     assert not changed, f"the test has changed these variables of its process: {sorted(changed)}"
     assert Path.cwd() == folder, "the test has changed the folder of its process"
     assert handlers == {number: signal.getsignal(number) for number in handlers}, "the test has left a signal handler"
+
+
+@pytest.fixture(autouse=True)
+def _unconnected(monkeypatch, request):
+    """Tests that are not about Ray do not use the connection that others have left open for the session."""
+    if request.node.get_closest_marker("ray") is None and "ray" in sys.modules:
+        monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)

@@ -97,6 +97,8 @@ _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object", boo
 _NEVER_TRAINED = frozenset({"user", "system", "developer", *TOOL_ROLES})
 _UNPASSED_KEYS = frozenset({*ROLE_KEYS, *LEARN_KEYS, *SPAN_KEYS, *MEDIA_KEYS})
 """Keys of a turn that are not copied to the message."""
+_IGNORED_KEYS = frozenset({*IGNORED_KEYS, *SYSTEM_KEYS})
+_VARIABLE_SOURCES = frozenset({"documents", "tools", "functions", "chat_template_kwargs", *VARIABLE_KEYS})
 _NO_CALL = frozenset({"auto", "none"})
 """Values of OpenAI's `function_call` that are settings, not calls."""
 _SURROGATE = re.compile(rb"\\u[dD]")
@@ -188,7 +190,7 @@ class ConversationReader:
             flags = ", ".join(f"`{key}`" for key in (*LEARN_KEYS, *UNWANTED_KEYS) if key in record)
             raise RecordProblem("no-trained-tokens", f"the record says that it is not to be trained on: {flags}")
         if messages[-1]["role"] in _NEVER_TRAINED:  # another trainer may add the answer
-            notes.update(key for key in ANSWER_KEYS if not _is_empty(record.get(key)))
+            notes.update(key for key in (*ANSWER_KEYS, "choices") if not _is_empty(record.get(key)))
         for position, call_messages in calls.items():
             _merge_calls(messages[position], call_messages, notes)
         trained = self._keep_trainable(messages, trained)
@@ -228,16 +230,16 @@ class ConversationReader:
         turns_field = self._config.turns_field
         keys = TURN_KEYS if turns_field is None else (turns_field,)
         key = _find_key(record, keys)
-        has_turns = key is not None and not _is_empty(record[key])
-        pair = None if has_turns or turns_field is not None else find_pair(record)
+        pair = None if turns_field is not None or (key is not None and record[key]) else find_pair(record)
         system_key = _find_key(record, SYSTEM_KEYS)
-        ignored = {*IGNORED_KEYS, *SYSTEM_KEYS}.difference([key, system_key])
+        ignored = _IGNORED_KEYS.difference([key, system_key])
         if pair is not None:
             turns, num_prompt_turns = _read_pair(record, pair)
             contexts = CONTEXT_KEYS if pair[0] == "instruction" else ()
             ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
         elif key is not None:
             turns, num_prompt_turns = _read_turns(record[key], key), 0
+            ignored |= {"history"}
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
             is_preference = isinstance(record.get("chosen"), list) and "prompt" not in record
@@ -248,12 +250,10 @@ class ConversationReader:
             raise RecordProblem("no-turns", "the conversation has no messages")
         notes.update(key for key in ignored.intersection(record) if not _is_empty(record[key]))
         system = "" if system_key is None else require(record[system_key], str, f"`{system_key}`")
-        if not system:
-            return turns, num_prompt_turns
         first = turns[0] if isinstance(turns[0], dict) else {}
-        if any(str(first.get(key)).lower() == "system" for key in ROLE_KEYS):
-            if all(first.get(key) != system for key in TEXT_KEYS):
-                notes.add("system")
+        has_system = any(str(first.get(key)).lower() == "system" for key in ROLE_KEYS)
+        if not system or has_system:
+            notes.update(["system"] if system and all(first.get(key) != system for key in TEXT_KEYS) else [])
             return turns, num_prompt_turns
         return [{"role": "system", "content": system}, *turns], num_prompt_turns + (num_prompt_turns > 0)
 
@@ -347,7 +347,8 @@ def find_pair(record: Mapping[str, Any]) -> tuple[str, str] | None:
 def _find_key(record: Mapping[str, Any], keys: Sequence[str]) -> str | None:
     """Return the first key with a value that is not empty, or else the first whose value is not null."""
     given_keys = [key for key in keys if record.get(key) is not None]
-    return next((key for key in given_keys if not _is_empty(record[key])), next(iter(given_keys), None))
+    filled_keys = given_keys if len(given_keys) < 2 else [key for key in given_keys if not _is_empty(record[key])]
+    return next(iter(filled_keys or given_keys), None)
 
 
 def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
@@ -437,7 +438,7 @@ def read_objects(value: object, name: str) -> list[dict[str, Any]]:
     ([{'name': 'f'}], [])
     """
     decoded = parse_json(value)
-    if _is_empty(decoded):
+    if decoded is None or _is_empty(decoded):
         return []
     items = enumerate(require(decoded, list, name), 1)
     objects = [require(parse_json(item), dict, f"{name}: item {number}") for number, item in items]
@@ -667,6 +668,8 @@ def _complete_call(call: object, where: str) -> dict[str, Any]:
     function = function_of(call) if isinstance(call, dict) else {}
     if not isinstance(call, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
+    if function.keys().isdisjoint(CALL_KEYS) and any(isinstance(value, dict) and value for value in function.values()):
+        raise RecordProblem("bad-call", f"{where}: a tool call has no `arguments`: {show_value(call)}")
     candidates = (function.get(key) for key in CALL_KEYS)
     # APIs write null or an empty text for a call without arguments.
     return change_call(call, arguments=next((value for value in candidates if parse_json(value) not in (None, "")), {}))
@@ -734,6 +737,8 @@ def parse_spans(value: object, text: str, name: str) -> list[CharacterSpan]:
 
 
 def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
+    if record.keys().isdisjoint(_VARIABLE_SOURCES):
+        return {}
     # Many datasets store objects as JSON text, because an Arrow column cannot hold objects with different keys.
     documents = read_objects(record.get("documents"), "`documents`")
     tools = read_objects(record.get("tools"), "`tools`") or [

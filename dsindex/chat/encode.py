@@ -136,9 +136,8 @@ class InstructionEncoder:
 
     def why_not_fast(self) -> str | None:
         """Return why the fast engine cannot make this configuration's masks; None if it can, or is not used."""
-        if self._fast is None or self._template is None or self._markers:
-            return None  # these masks need only token ids, not the characters that each token covers
-        return self._fast.why_unplaced()
+        # Masks of constructions and between markers need only token ids, not the characters that each token covers.
+        return None if self._fast is None or self._template is None or self._markers else self._fast.why_unplaced()
 
     def encode(self, record: Mapping[str, Any]) -> EncodedConversation:
         """Encode one record.
@@ -198,7 +197,8 @@ class InstructionEncoder:
 
     def _finish_conversation(self, prompt: Prompt, whole: MaskedTokens) -> EncodedConversation:
         if not whole.mask.any():
-            raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
+            ignored = f"; it ignores {', '.join(prompt.notes)}" if prompt.notes else ""
+            raise RecordProblem("no-trained-tokens", f"nothing is trained on: the mask is 0 for every token{ignored}")
         sequences, limit, cut = [whole], self.config.max_length, 0
         if limit is not None and len(whole.tokens) > limit:
             sequences, cut = self._shorten(prompt, whole, limit)

@@ -124,6 +124,7 @@ class ChatTemplate:
         # Text such as ` at 0x12>` in the template or its constants is not the address of an object.
         self._known_text = json.dumps([source, tool_source, self._constants], ensure_ascii=False)
         self.sources = tuple(filter(None, [source, tool_source]))
+        self._asks_for_null = any(map(_ASKS_FOR_NULL.search, self.sources))
         self.names = self._main.names | self._for_tools.names
         """Names of the variables that the templates read or set."""
 
@@ -188,7 +189,7 @@ class ChatTemplate:
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
         contents, calls = (None, join_parts, _as_parts), (None, _convert_arguments)
         bases = [messages]
-        if any(map(_ASKS_FOR_NULL.search, self.sources)):
+        if self._asks_for_null:
             bases += [[{"content": None, **message} if "tool_calls" in message else message for message in messages]]
         for base, change_content, change_calls in product(bases, contents, calls):
             # Copy each message: positions are looked up by id(message), and a caller may pass the same object twice.

@@ -77,9 +77,8 @@ def detect_container(head: bytes) -> Container:
         return "zstd"
     if head.startswith(b"\xfd7zXZ\0"):
         return "xz"
-    if head[:3] == b"BZh" and head[3:4].isdigit() and head[4:10] in _BZIP2_BLOCKS:
-        return "bzip2"
-    return "plain"
+    is_bzip2 = head[:3] == b"BZh" and head[3:4].isdigit() and head[4:10] in _BZIP2_BLOCKS
+    return "bzip2" if is_bzip2 else "plain"
 
 
 def require_supported(name: str, head: bytes, container: Container) -> None:

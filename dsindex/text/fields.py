@@ -67,6 +67,8 @@ def parse_record(line: bytes) -> dict[str, Any]:
         raise RecordProblem("bad-json", reason + _ENCODING_REMEDY) from error
     if is_too_deep(line):
         raise RecordProblem("bad-json", _TOO_DEEP)
+    if text.startswith("\0"):
+        raise RecordProblem("bad-json", "NUL bytes, as an interrupted write leaves them")
     if text.startswith("\ufeff"):
         raise RecordProblem("bad-json", "a byte order mark, which only the start of a file may have")
     try:

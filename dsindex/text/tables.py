@@ -163,14 +163,15 @@ def read_table_lines(part: TextPart, file: Readable, *, block_bytes: int) -> Ite
 def encode_row(row: dict[str, Any], *, keeps_bytes: bool = False) -> bytes:
     r"""Return a row as JSON. Text that is not UTF-8 stays unchanged, which makes the row a bad record.
 
-    Other bytes become null, unless `keeps_bytes` is set.
+    Other bytes, such as an image, become their number, unless `keeps_bytes` is set.
 
     >>> encode_row({"a": [1.5, None], "image": b"\xff\xd8"})
-    b'{"a":[1.5,null],"image":null}'
+    b'{"a":[1.5,null],"image":2}'
     """
 
-    def decode_bytes(value: bytes) -> str | None:
-        return value.decode("utf-8", "surrogateescape") if keeps_bytes or isinstance(value, InvalidText) else None
+    def decode_bytes(value: bytes) -> str | int:
+        is_kept = keeps_bytes or isinstance(value, InvalidText)
+        return value.decode("utf-8", "surrogateescape") if is_kept else len(value)
 
     text = json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=decode_bytes)
     return text.encode("utf-8", "surrogateescape")

@@ -19,12 +19,10 @@ _MAKING = ("x", "s\u0323\u0307", "\u212a\u212a", "e\u0301")
 """What becomes one of them, by NFC or with a space before it."""
 _SPACES = (" ", "  ", "\n", "\t", "\u00a0", "\u3000")
 _FORMS = (
-    (None, v.byte_level(use_regex=True)),
-    (None, v.byte_level(use_regex=True, add_prefix_space=True)),
-    (None, v.pattern_splits("llama3")),
-    ({"type": "NFC"}, v.byte_level(use_regex=True)),
+    (None, v.byte_level(use_regex=True)), (None, v.byte_level(use_regex=True, add_prefix_space=True)),
+    (None, v.pattern_splits("llama3")), ({"type": "NFC"}, v.byte_level(use_regex=True)),
     ({"type": "NFC"}, v.pattern_splits("qwen2")),
-)
+)  # fmt: skip
 
 
 @functools.cache

@@ -44,14 +44,14 @@ def forms(part):
 def _space_mark_forms():
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     prepend = {"type": "Prepend", "prepend": "▁"}
-    both = {"type": "Sequence", "normalizers": [prepend, replace]}
+    sequence = {"type": "Sequence", "normalizers": [prepend, replace]}
     metaspaces = [
         {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
         for scheme, split in itertools.product(["never", "always", "first"], [True, False])
     ]
     merged = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
-    pairs = list(itertools.product([both, replace, None], [None, *metaspaces]))
-    return [*pairs, (replace, merged), (both, merged)]
+    pairs = list(itertools.product([sequence, replace, None], [None, *metaspaces]))
+    return [*pairs, (replace, merged), (sequence, merged)]
 
 
 def tokenizers_of(form, *, part):
@@ -74,8 +74,8 @@ def tokenizers_of(form, *, part):
         return
     yield v.with_model(v.joining_model(), **steps)
     yield v.with_model(v.bpe(shuffled), **steps)
-    whole = v.bpe(words=[sequence.encode() for sequence in t.short_sequences(3)], ignore_merges=True)
-    yield v.with_model(whole, **steps)
+    whole_words = v.bpe(words=[sequence.encode() for sequence in t.short_sequences(3)], ignore_merges=True)
+    yield v.with_model(whole_words, **steps)
 
 
 def sweep_code_points(part, points=t.CODE_POINTS):
@@ -114,12 +114,12 @@ def compare_sequences(part, *, length, seconds):
     """
     differing_texts = []
     apart = table_points(part)
-    tried = [tokenizer for form in forms(part) for tokenizer in tokenizers_of(form, part=part)]
-    for tokenizer in tried:
+    contents = [tokenizer for form in forms(part) for tokenizer in tokenizers_of(form, part=part)]
+    for tokenizer in contents:
         engines = BothEngines(tokenizer, library_of(part))
         for texts in _batches(t.short_sequences(length)):
             differing_texts += [texts[number] for number in engines.differ(texts)]
-        rng, end = random.Random(part), time.monotonic() + seconds / len(tried)
+        rng, end = random.Random(part), time.monotonic() + seconds / len(contents)
         while time.monotonic() < end:
             texts = [text for text in (t.long_sequence(rng) for _ in range(500)) if apart.isdisjoint(map(ord, text))]
             if part == "nfc":
@@ -139,11 +139,11 @@ def table_points(part):
     return {point for first, last in read_ranges(DIFFERING[part]) for point in range(first, last + 1)}
 
 
-def sampled_points(part, every):
+def sampled_points(part, stride):
     """Every n-th code point, and the ends of the ranges in the table with their neighbours."""
     ends = {point for ends in read_ranges(DIFFERING[part]) for point in ends}
     near = {point + step for point in ends for step in (-1, 0, 1)}
-    return sorted({*t.CODE_POINTS[::every], *near, *map(ord, t.CLASSES)}.intersection(t.CODE_POINTS))
+    return sorted({*t.CODE_POINTS[::stride], *near, *map(ord, t.CLASSES)}.intersection(t.CODE_POINTS))
 
 
 def expected_points(part, points):

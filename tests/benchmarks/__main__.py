@@ -280,9 +280,8 @@ GROUPS: dict[str, Callable[[Setting], Iterable[Row]]] = {
 
 def main() -> int:
     """Measure, print a line for each comparison, and write results.json."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m tests.benchmarks", description=__doc__, formatter_class=raw)
     parser.add_argument("--only", nargs="+", choices=list(GROUPS), default=list(GROUPS), metavar="GROUP")
     parser.add_argument("--against", metavar="COMMIT")
     parser.add_argument("--megabytes", type=float, default=64, help="input of a build (default: %(default)s)")

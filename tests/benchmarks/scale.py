@@ -176,8 +176,8 @@ def tell_hours(driver, folder):
             "provenance": documents * rows[0] + num_shards / datasets * rows[1],
             "remove the work folder": 3 * num_shards * FILE_SYSTEM_CALL / REMOVING_THREADS,
         }
-        told = ", ".join(f"{stage} {seconds / 3600:.2f}" for stage, seconds in stages.items())
-        yield f"{name}: {num_shards:,} shards; hours: {told}"
+        hours = ", ".join(f"{stage} {seconds / 3600:.2f}" for stage, seconds in stages.items())
+        yield f"{name}: {num_shards:,} shards; hours: {hours}"
 
 
 def main():

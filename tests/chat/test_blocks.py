@@ -39,11 +39,11 @@ def test_plan_is_that_of_the_slow_reference(data, multiple, times):
     """Of padded lengths; conversations that are longer than a block are left out."""
     capacity = times * multiple
     lengths = data.draw(st.lists(st.integers(1, data.draw(st.integers(1, capacity + 3))), max_size=40))
-    kept = [number for number, length in enumerate(lengths) if length <= capacity]
+    fitting_numbers = [number for number, length in enumerate(lengths) if length <= capacity]
     plan = lay_out_blocks(lengths, sequence_length=capacity, pad_to_multiple=multiple, drop_longer=True)
-    expected = reference_blocks([-(-lengths[number] // multiple) * multiple for number in kept], capacity)
-    assert sorted(blocks_of(plan)) == [[kept[place] for place in block] for block in expected]
-    assert plan.num_tokens == sum(lengths[number] for number in kept)
+    expected = reference_blocks([-(-lengths[number] // multiple) * multiple for number in fitting_numbers], capacity)
+    assert sorted(blocks_of(plan)) == [[fitting_numbers[place] for place in block] for block in expected]
+    assert plan.num_tokens == sum(lengths[number] for number in fitting_numbers)
     assert plan.num_padding == plan.num_blocks * capacity - plan.num_tokens
 
 
@@ -97,10 +97,10 @@ def test_packed_batch_keeps_conversations_apart():
     ({"config": parse_config("message_construction: [role]")}, InputError, "pad_token or eos_token"),
 ], ids=range(5))  # fmt: skip
 def test_collator_refuses(options, error, match):
-    given = {"config": config(HUMAN), "texts": ["who", "you"], **options}
-    texts = given.pop("texts")
+    arguments = {"config": config(HUMAN), "texts": ["who", "you"], **options}
+    texts = arguments.pop("texts")
     with pytest.raises(error, match=match):
-        InstructionCollator(tokenizer=train("bytes"), **given)([sample(*texts)])
+        InstructionCollator(tokenizer=train("bytes"), **arguments)([sample(*texts)])
 
 
 def test_split_has_its_shares_and_depends_on_content_and_seed_only():

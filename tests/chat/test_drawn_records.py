@@ -72,8 +72,8 @@ def test_replies_in_a_prompt_are_not_trained_on(seed):
     call = {"role": "tool_call", "content": '{"name": "early"}'}
     turns = [{"role": "user", "content": "up"}, {"role": "assistant", "content": "early"}]
     prompt = [*turns, *rng.choice([[], [call], [call, call]]), {"role": "user", "content": "who"}]
-    answer = rng.choice(["you", [{"role": "assistant", "content": "you"}]])
-    record = {asked: rng.choice([prompt, json.dumps(prompt)]), answered: answer} | rng.choice([{}, {"system": "by"}])
+    reply = rng.choice(["you", [{"role": "assistant", "content": "you"}]])
+    record = {asked: rng.choice([prompt, json.dumps(prompt)]), answered: reply} | rng.choice([{}, {"system": "by"}])
     assert trained_text(encoder().encode(record)) == "you</s>"
     with pytest.raises(RecordProblem, match="only one of them"):
         ConversationReader().read({"prompt": prompt[:2], "completion": [call]})
@@ -84,14 +84,14 @@ def test_thoughts_are_masked_or_dropped_and_words_stay_apart(seed):
     """A family's tags count if the template has them, or the reply begins with them."""
     rng = random.Random(seed)
     opening, closing = rng.choice(TAG_PAIRS)
-    known = opening == "<think>" or rng.random() < 0.7
+    is_known = opening == "<think>" or rng.random() < 0.7
     alone = rng.random() < 0.3 and not closing.startswith(("<|end|>", "<|eom|>"))
-    first = "" if alone or not known else rng.choice(["", "who", "who ", "who\n\n"])
+    first = "" if alone or not is_known else rng.choice(["", "who", "who ", "who\n\n"])
     blank = rng.choice(["", " ", "\n\n"])
-    thought = f"{'' if alone and known else opening}up{blank}{closing}{blank}"
-    again = f"{opening}up{closing}" if known else ""
-    reply = f"{first}{thought}you{again}{rng.choice(['', f' {opening}up'] if known else [''])}"
-    template = TEMPLATE + ("" if not known else "{# " + opening + closing + " #}")
+    thought = f"{'' if alone and is_known else opening}up{blank}{closing}{blank}"
+    again = f"{opening}up{closing}" if is_known else ""
+    reply = f"{first}{thought}you{again}{rng.choice(['', f' {opening}up'] if is_known else [''])}"
+    template = TEMPLATE + ("" if not is_known else "{# " + opening + closing + " #}")
     record = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": reply}]}
     for mode in ("mask", "drop"):
         encoded = encoder(f"reasoning: {mode}", template).encode(record)
@@ -187,12 +187,12 @@ def test_any_record_is_encoded_or_bad_for_a_reason_in_one_line(number):
     encode, kinds = encoder(OPTIONS[number], STOCK if number == 4 else TEMPLATE), set()
     for seed in range(500 * number, 500 * number + 500):
         line = json.dumps(draw_record(random.Random(seed))).encode()
-        [found] = encode.encode_lines([line])
-        if isinstance(found, RecordProblem):
-            kinds.add(found.kind)
-            assert 0 < len(str(found)) < 600
-            assert str(found).isprintable()
+        [outcome] = encode.encode_lines([line])
+        if isinstance(outcome, RecordProblem):
+            kinds.add(outcome.kind)
+            assert 0 < len(str(outcome)) < 600
+            assert str(outcome).isprintable()
         else:
-            assert len(found.fingerprint) == 16
+            assert len(outcome.fingerprint) == 16
             kinds.add("encoded")
     assert {"encoded", "bad-field", "bad-call", "missing-field"} <= kinds

@@ -10,40 +10,13 @@ from dsindex.chat.tokens import ChatTokenizer
 from dsindex.errors import InputError, RecordProblem, TokenizerError
 from tests.support.chat_tokenizers import train, trained_text
 from tests.support.conversations import HUMAN, config, conversation
+from tests.support.golden import GOLDEN
 
 PLAIN = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}"
     "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
 )
-# As in Modalities' tutorial; its block of lines is joined there, too.
-MODALITIES = r"""
-join_template_lines: true
-chat_template: |
-    {{ chat_template_data.system_instruction + '\n' }}
-    {% for turn in messages %}
-    {{ turn.role + ':' }}
-    {% if turn.role == chat_template_data.assistant_role %}
-    {{ chat_template_data.special_tokens.b_include_to_loss_token}}
-    {% else %}
-    {{ " " }}
-    {% endif %}
-    {{ turn.content + '\n'}}
-    {% if turn.role == chat_template_data.assistant_role %}
-    {{ chat_template_data.special_tokens.e_assistant_token}}
-    {{ chat_template_data.special_tokens.e_include_to_loss_token}}
-    {% endif %}
-    {% endfor %}
-chat_template_data:
-  assistant_role: Assistant
-  system_instruction: "You are Mody."
-  special_tokens:
-      b_include_to_loss_token: <|im_start|>
-      e_include_to_loss_token: <|im_end|>
-      e_assistant_token: </s>
-b_include_to_loss_token: <|im_start|>
-e_include_to_loss_token: <|im_end|>
-role_mapping: {user: User, assistant: Assistant}
-"""
+MODALITIES = (GOLDEN / "modalities_chat.yaml").read_text()
 
 
 def chat(*texts, system=""):
@@ -57,29 +30,23 @@ def encoder(text, *, template=PLAIN, kind="bytes"):
 
 def pieces(encoded, kind="bytes"):
     """Return the masked and the trainable text of each sequence."""
-    tokenizer, begin, found = train(kind), 0, []
+    tokenizer, begin, text_pairs = train(kind), 0, []
     for length in encoded.lengths.tolist():
         chosen = list(zip(encoded.tokens[begin : begin + length], encoded.mask[begin : begin + length], strict=True))
         texts = ["".join(tokenizer.token_text(int(t)) for t, m in chosen if m == trained) for trained in (0, 1)]
-        found.append((texts[0].replace("Ġ", " "), texts[1].replace("Ġ", " ")))
+        text_pairs.append((texts[0].replace("Ġ", " "), texts[1].replace("Ġ", " ")))
         begin += length
     assert begin == len(encoded.tokens) == len(encoded.mask)
-    return found
+    return text_pairs
 
 
 def test_modalities_configuration_learns_between_its_markers():
     encoded = InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(chat("up?", "Hello!", "who", "you"))
     masked = "You are Mody.ĊUser: up?ĊAssistant:<|im_start|><|im_end|>User: whoĊAssistant:<|im_start|><|im_end|>"
     assert pieces(encoded) == [(masked, "Hello!Ċ</s>youĊ</s>")]
-
-
-def test_marker_in_a_text_is_refused():
     with pytest.raises(RecordProblem, match=r"<\|im_end\|>") as caught:
         InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(chat("up", "you<|im_end|>"))
     assert caught.value.kind == "marker-in-text"
-
-
-def test_a_tokenizer_without_a_template_is_refused():
     with pytest.raises(InputError, match="the tokenizer has none"):
         InstructionEncoder(parse_config("{}"), train("bytes"))
 

@@ -48,5 +48,5 @@ def test_a_template_whose_control_tokens_the_tokenizer_splits_is_refused() -> No
     with pytest.raises(TokenizerError, match=r"splits its control tokens <\|end_header_id\|>, <\|eot_id\|>, "):
         InstructionEncoder(parse_config("chat_template: llama3.1"), tokenizer)
     InstructionEncoder(parse_config("chat_template: llama3.1\ncontrol_tokens: allow"), tokenizer)
-    own = parse_config("chat_template: '<|eot_id|>{% generation %}{{ messages[0].content }}{% endgeneration %}'")
-    InstructionEncoder(own, tokenizer)
+    config = parse_config("chat_template: '<|eot_id|>{% generation %}{{ messages[0].content }}{% endgeneration %}'")
+    InstructionEncoder(config, tokenizer)

@@ -80,7 +80,7 @@ SHAPES = {
                                [{"role": "assistant", **THOUGHT, "thinking": "b"}]),
     "calls of JSON": ({"messages": [{"role": "assistant", "tool_calls": [json.dumps(call())]}]}, [calling(call())]),
     "null argument": ({"messages": [calling(call({"a": None}))]}, [calling(call({"a": None}))]),
-    "no arguments": ({"messages": [calling({"name": "f", **own}) for own in NO_ARGUMENTS]},
+    "no arguments": ({"messages": [calling({"name": "f", **arguments}) for arguments in NO_ARGUMENTS]},
                      [calling({"name": "f", "arguments": {}})] * len(NO_ARGUMENTS)),
     "args of LangChain": ({"messages": [calling({"name": "f", "args": CITY})]},
                           [calling({"name": "f", "args": CITY, "arguments": CITY})]),
@@ -124,8 +124,8 @@ def test_turn_of_a_call_is_a_call(form, role):
 def test_a_turn_that_says_that_it_is_not_trained_on_is_not(key, make):
     wrong, right = (make(is_trained is LEARN_KEYS[key]) for is_trained in (False, True))
     turns = [{**USER, key: None}, {**REPLY, key: wrong}, USER, {**REPLY, key: right}]
-    found = read({"messages": turns})
-    assert (found.messages, found.trained) == ([USER, REPLY] * 2, {3})
+    conversation = read({"messages": turns})
+    assert (conversation.messages, conversation.trained) == ([USER, REPLY] * 2, {3})
     with pytest.raises(RecordProblem, match=f"the record says .*: `{key}`") as caught:
         read({"messages": [USER, REPLY], key: wrong})
     assert caught.value.kind == "no-trained-tokens"
@@ -147,7 +147,7 @@ def test_keys_that_are_ignored_are_noted():
     assert read({"messages": [SYSTEM, USER], "system": "S", "prompt": "Hi"}).notes == ()
     assert read({"messages": [SYSTEM, USER], "system": "other", "chosen": []}).notes == ("system",)
     assert read({"chosen": [USER], "rejected": [USER]}, turns_field="chosen").notes == ("rejected",)
-    assert read({"messages": [REPLY, USER], "response": "Yo"}).notes == ("response",)
+    assert read({"messages": [REPLY, USER], "output": "Yo", "history": [["Hi", "Yo"]]}).notes == ("history", "output")
     assert read({"messages": [USER, REPLY], "response": "Yo"}).notes == ()
 
 
@@ -190,9 +190,9 @@ SPANS = {
 
 @pytest.mark.parametrize("form", SPANS)
 def test_spans_of_a_turn_are_not_trained_on(form):
-    found = read({"messages": [USER, {"role": "assistant", "content": "abcd", **SPANS[form]}]})
-    assert found.masked_spans == {1: [(0, 2)]}
-    assert found.messages[1].keys() == {"role", "content"}
+    conversation = read({"messages": [USER, {"role": "assistant", "content": "abcd", **SPANS[form]}]})
+    assert conversation.masked_spans == {1: [(0, 2)]}
+    assert conversation.messages[1].keys() == {"role", "content"}
 
 
 @pytest.mark.parametrize("spans", [[[0, 4]], [[1, -1]], ["ab"], [{"begin_offset": 0, "end_offset": 1}], 5, "x"])
@@ -204,9 +204,9 @@ def test_spans_that_are_none_of_the_text_are_bad(spans):
 BAD = {
     "no conversation": ({"text": "x"}, "missing-field", "its keys are 'text'"),
     "preferences": ({"chosen": [USER]}, "missing-field", "`turns_field: chosen` reads preferred conversations; its"),
-    **{name: ({"messages": [calling(own)]}, "bad-call", "message 1: a tool call has no `name`") for name, own in {
-        "call without name": {"arguments": "{}"}, "blank name": call(name="f") | {"function": {"name": ""}},
-        "name as function": {"function": "f", "arguments": {}}}.items()},
+    "call without name": ({"messages": [calling({"name": "", "arguments": "{}"})]}, "bad-call", "1: .* has no `name`"),
+    "name as function": ({"messages": [calling({"function": "f", "arguments": {}})]}, "bad-call", "has no `name`: "),
+    "kwargs of a call": ({"messages": [calling({"name": "f", "kwargs": CITY})]}, "bad-call", "has no `arguments`: "),
     "answers": ({"question": "Hi", "answers": ["Yo"]}, "bad-field", "`answers`: item 1 is a string, not an object"),
     "no turns": ({"messages": []}, "no-turns", "no messages"),
     "no list": ({"messages": {}}, "bad-field", "`messages` is an object, not a list"),
@@ -234,6 +234,7 @@ BAD = {
     "several flags": ({"messages": [USER, {**REPLY, "train": "x", "loss": "x", "learn": "x"}]}, "bad-field", "`train`"),
     **{text: ({"messages": [{"role": "tool_call", "content": text}]}, "bad-call", "message 1.* tool call")
        for text in ("f()", "", '{"arguments": {}}', "[]", '{"name": "f"} and more', '"f"', "<tool_call>{}")},
+    "image bytes": ({"messages": [USER], "image": {"bytes": 9, "path": None}}, "bad-field", "has `image`, but only"),
     **{key: ({"messages": [USER], key: ["x.jpg"]}, "bad-field", f"the record has `{key}`, but only text")
        for key in ("images", "image", "videos", "audios")},
 }  # fmt: skip
@@ -269,9 +270,9 @@ def test_variables_of_a_record_are_those_of_its_template():
         assert read({**record, "enable_thinking": column}).variables == expected
     assert read({"messages": [USER], "enable_thinking": False}).variables == {"enable_thinking": False}
     for blank in (" ", "null"):
-        given = {"messages": [USER], "tools": blank, "functions": "null", "documents": None}
-        given["chat_template_kwargs"] = '{"a": 1}'
-        assert read(given).variables == {"a": 1}
+        blank_record = {"messages": [USER], "tools": blank, "functions": "null", "documents": None}
+        blank_record["chat_template_kwargs"] = '{"a": 1}'
+        assert read(blank_record).variables == {"a": 1}
     assert read({"messages": [USER], "tools": [], "documents": "[]"}).variables == {}  # as in TRL
     functions = [{"type": "function", "function": {"name": "f", "parameters": CITY}}]
     texts = [{"type": "function", "function": json.dumps({"name": "f", "parameters": json.dumps(CITY)})}]

@@ -29,8 +29,8 @@ def marked(source, messages, **variables):
 def are_equal(text, ours, theirs):
     """Whether spans are equal but for white space and empty thoughts, which are not trained on in any case."""
     trained = [{at for begin, end, _ in spans for at in range(begin, end)} for spans in (ours, theirs)]
-    left = re.sub(r"<think>\s*</think>", lambda match: " " * len(match[0]), text)
-    return all(left[at].isspace() for at in trained[0] ^ trained[1])
+    blanked_text = re.sub(r"<think>\s*</think>", lambda match: " " * len(match[0]), text)
+    return all(blanked_text[at].isspace() for at in trained[0] ^ trained[1])
 
 
 @pytest.mark.parametrize("name", template_names())
@@ -38,16 +38,16 @@ def test_replies_are_found_where_the_template_would_mark_them(name):
     source = read_template(name)
     stock = re.sub(r"\{%-? (?:end)?generation -?%\}", "{{- '' -}}", source)
     assert stock != source
-    own, found = ChatTemplate(source, **VARIABLES), ChatTemplate(stock, **VARIABLES)
+    template, stock_template = ChatTemplate(source, **VARIABLES), ChatTemplate(stock, **VARIABLES)
     counts = {"equal": 0, "refused": 0}
     for seed in range(NUM_CONVERSATIONS):
         conversation = ConversationReader().read(draw(seed))
         try:
-            expected = own.render(conversation.messages, **conversation.variables)
+            expected = template.render(conversation.messages, **conversation.variables)
         except RecordProblem:
             continue
         try:
-            text, spans = found.render(conversation.messages, **conversation.variables)
+            text, spans = stock_template.render(conversation.messages, **conversation.variables)
         except RecordProblem:
             counts["refused"] += 1
         else:

@@ -84,10 +84,10 @@ def marked_texts(draw):
 @given(marked=st.lists(marked_texts(), max_size=8))
 def test_masks_are_those_of_the_reference(kind, marked):
     fast, reference = fast_of(kind), reference_of(kind)
-    found = fast.encode_spans([MarkedText.of(*each) for each in marked])
-    for (text, spans), got in zip(marked, found, strict=True):
-        [wanted] = reference.encode_spans([MarkedText.of(text, spans)])
-        assert (got.tokens.tolist(), got.mask.tolist()) == (wanted.tokens.tolist(), wanted.mask.tolist())
+    masked_texts = fast.encode_spans([MarkedText.of(*marked_text) for marked_text in marked])
+    for (text, spans), masked in zip(marked, masked_texts, strict=True):
+        [expected] = reference.encode_spans([MarkedText.of(text, spans)])
+        assert (masked.tokens.tolist(), masked.mask.tolist()) == (expected.tokens.tolist(), expected.mask.tolist())
 
 
 @each_kind
@@ -95,9 +95,9 @@ def test_masks_are_those_of_the_reference(kind, marked):
 @given(drawn=st.lists(texts, max_size=8))
 def test_tokens_are_those_of_the_reference(kind, drawn):
     reference = reference_of(kind)
-    got, wanted = fast_of(kind).encode_ids(drawn), reference.encode_ids(drawn)
-    assert (got.tokens.tolist(), got.lengths.tolist()) == (wanted.tokens.tolist(), wanted.lengths.tolist())
-    assert got.tokens.tolist() == [token for text in drawn for token in reference.encode(text).ids.tolist()]
+    batch, expected = fast_of(kind).encode_ids(drawn), reference.encode_ids(drawn)
+    assert (batch.tokens.tolist(), batch.lengths.tolist()) == (expected.tokens.tolist(), expected.lengths.tolist())
+    assert batch.tokens.tolist() == [token for text in drawn for token in reference.encode(text).ids.tolist()]
 
 
 def test_an_audited_text_with_other_tokens_stops_the_job(monkeypatch):
@@ -124,9 +124,9 @@ def test_recipe_names_the_reference_where_the_fast_engine_cannot_make_masks(kind
         assert "masks need" in str(recipe.engine.describe_fallback())
     encoder, slow = make_instruction_encoder(recipe), InstructionEncoder(config, reference_of(kind))
     for line in CONVERSATIONS.read_bytes().splitlines()[:20]:
-        [[got], [wanted]] = encoder.encode_lines([line]), slow.encode_lines([line])
-        assert (got.tokens.tolist(), got.mask.tolist()) == (wanted.tokens.tolist(), wanted.mask.tolist())
-        assert got.fingerprint == wanted.fingerprint
+        [[encoded], [expected]] = encoder.encode_lines([line]), slow.encode_lines([line])
+        assert (encoded.tokens.tolist(), encoded.mask.tolist()) == (expected.tokens.tolist(), expected.mask.tolist())
+        assert encoded.fingerprint == expected.fingerprint
     marked = {"chat_template": MARKED, "b_include_to_loss_token": "<s>", "e_include_to_loss_token": "</s>"}
     recipe = make_recipe(check_config(marked, source="test"), data_of(kind), str(OWN.plain_tokenizer), engine=engine)
     assert recipe.engine.name == "gigatoken"

@@ -73,14 +73,14 @@ def exact_offsets(kind, text, tokens, offsets):
         return offsets
     # Not the tokenizer's word for it: the bytes of a byte-level tokenizer's tokens are the bytes of the text.
     owner = [place for place, character in enumerate(text) for _ in character.encode()]
-    found, position = [], 0
+    spans, position = [], 0
     for token in tokens:
         size = len(token) if all(character in BYTES for character in token) else len(token.encode())
         places = owner[position : position + size]
         position += size
-        found.append((places[0], places[-1] + 1))
+        spans.append((places[0], places[-1] + 1))
     assert position == len(owner)
-    return found
+    return spans
 
 
 @pytest.mark.quick(2)
@@ -133,6 +133,6 @@ def test_text_on_which_the_library_fails_is_a_problem_of_its_record():
     encoder = InstructionEncoder(parse_config(CHAT), ChatTokenizer(json.dumps(document)))
     replies = [{"role": "assistant", "content": text} for text in ("one", "x" * 40, "two")]
     lines = [json.dumps({"messages": [{"role": "user", "content": "q"}, reply]}).encode() for reply in replies]
-    found = list(encoder.encode_lines(lines))
-    assert [isinstance(each, RecordProblem) for each in found] == [False, True, False]
-    assert (found[1].kind, "retry-limit" in found[1].reason) == ("not-encodable", True)
+    outcomes = list(encoder.encode_lines(lines))
+    assert [isinstance(outcome, RecordProblem) for outcome in outcomes] == [False, True, False]
+    assert (outcomes[1].kind, "retry-limit" in outcomes[1].reason) == ("not-encodable", True)

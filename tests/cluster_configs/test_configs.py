@@ -78,8 +78,8 @@ SHELLCHECK = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.execu
 @pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize("name", ["local.sh", "slurm.sbatch"])
 def test_script_passes_shellcheck(name):
-    shown = subprocess.run([str(SHELLCHECK), CONFIGS / name], capture_output=True, text=True, check=False)
-    assert (shown.returncode, shown.stdout) == (0, "")
+    process = subprocess.run([str(SHELLCHECK), CONFIGS / name], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (0, "")
 
 
 def test_local_script_refuses_what_it_did_not_make(tmp_path):
@@ -89,7 +89,7 @@ def test_local_script_refuses_what_it_did_not_make(tmp_path):
     environment = {**os.environ, "DSINDEX_CLUSTER_DIR": str(foreign)}
     for command in ("start", "remove"):
         script = ["bash", CONFIGS / "local.sh", command]
-        shown = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
-        assert shown.returncode == 1
-        assert str(foreign) in shown.stderr
+        process = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+        assert process.returncode == 1
+        assert str(foreign) in process.stderr
     assert foreign.is_dir()

@@ -52,8 +52,8 @@ def start(tmp_path):
 
 def outcome(process):
     """Wait for the script; return its exit code and what it wrote to standard error."""
-    _, shown = process.communicate(timeout=PATIENCE_SECONDS)
-    return process.returncode, shown
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, errors
 
 
 @pytest.mark.parametrize(("play", "code", "says"), [
@@ -62,9 +62,9 @@ def outcome(process):
     ("never-started", 1, "its exit code: none"),
 ])  # fmt: skip
 def test_exit_status_is_that_of_the_command(start, play, code, says):
-    returned, shown = outcome(start(play=play))
+    returned, errors = outcome(start(play=play))
     assert returned == code
-    assert says in shown
+    assert says in errors
 
 
 @pytest.mark.parametrize(("arguments", "run"), [

@@ -47,33 +47,26 @@ def way(request):
     return request.param
 
 
-@pytest.fixture(autouse=True)
-def _unconnected(monkeypatch, request):
-    """Tests that are not about Ray do not use the connection that others have left open for the session."""
-    if request.node.get_closest_marker("ray") is None and "ray" in sys.modules:
-        monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
-
-
 @pytest.fixture
 def in_folder(tmp_path, monkeypatch):
-    """The folder of a test, which it runs in."""
+    """Run the test in a folder of its own, and return the folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def cli(capsys):
-    """Run a command, a text or its words, that must end with the code, and return what it alone has printed."""
+    """Run a command, given as text or words, and return what it prints; it must end with the code."""
 
     def run(words, code=0):
         capsys.readouterr()
         try:
-            ended = main(shlex.split(words) if isinstance(words, str) else [*words])
+            exit_code = main(shlex.split(words) if isinstance(words, str) else [*words])
         except SystemExit as stop:  # as argparse does
-            ended = stop.code
-        shown = capsys.readouterr()
-        assert ended == code, shown
-        return shown
+            exit_code = stop.code
+        printed = capsys.readouterr()
+        assert exit_code == code, printed
+        return printed
 
     return run
 

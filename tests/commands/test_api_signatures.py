@@ -58,25 +58,25 @@ def test_type_checker_knows_the_functions_and_refuses_wrong_calls(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "calls.py").write_text(CALLS)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "--no-error-summary"]
-    shown = subprocess.run([*command, "calls.py"], capture_output=True, text=True, check=False, cwd=tmp_path).stdout
-    errors, revealed = ([line for line in shown.splitlines() if kind in line] for kind in (": error:", "Revealed"))
-    assert [line.split(":")[1] for line in errors] == ["8", "9", "10", "11", "12"], shown
-    build, opened = revealed
+    output = subprocess.run([*command, "calls.py"], capture_output=True, text=True, check=False, cwd=tmp_path).stdout
+    errors, revealed = ([line for line in output.splitlines() if kind in line] for kind in (": error:", "Revealed"))
+    assert [line.split(":")[1] for line in errors] == ["8", "9", "10", "11", "12"], output
+    build, open_type = revealed
     assert "tokenizer: str | os.PathLike[str] | tokenizers" in build
     assert build.endswith('-> dsindex.commands.build.BuildResult"')
-    assert "-> dsindex.datasets.indexed.IndexedDataset |" in opened
+    assert "-> dsindex.datasets.indexed.IndexedDataset |" in open_type
 
 
-@pytest.mark.parametrize(("use", "watched", "loaded"), [
+@pytest.mark.parametrize(("use", "watched", "modules"), [
     ("pass", "'dsindex', 'dsindex.commands.api', 'numpy', 'pydantic'", "['dsindex']"),
     ("from dsindex.formats import mmididx; from dsindex.runtime import tokenize, merge; import dsindex.cli.main",
      "'ray', 'awkward', 'numba', 'pyarrow.json', 'gigatoken', 'jinja2', 'torch'", "[]"),
     ("dsindex.open", "'dsindex.commands.api', 'pydantic', 'ray', 'numba', 'pyarrow', 'tokenizers', 'yaml'", "[]"),
 ])  # fmt: skip
-def test_import_is_as_cheap_as_what_is_used(use, watched, loaded):
+def test_import_is_as_cheap_as_what_is_used(use, watched, modules):
     code = f"import sys, dsindex; {use}; print(sorted({{{watched}}} & set(sys.modules)))"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.strip() == loaded
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == modules
 
 
 GIVEN = {"tokenizer": "t", "output_prefix": "o"}

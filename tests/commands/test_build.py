@@ -11,7 +11,7 @@ from dsindex.errors import PlanError
 from dsindex.formats.provenance import read_rows
 from dsindex.options.build import BuildConfig
 from tests.support.golden import FAST, golden_runs
-from tests.support.jobs import run_config
+from tests.support.jobs import config_of, run_config
 from tests.support.published import read_pair
 
 RUNS = {**golden_runs(), "fast": FAST}
@@ -33,12 +33,10 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS, ids=str, indirect=True)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_build_equals_megatron(run, way, tmp_path):
-    config = BuildConfig(
-        input=(str(run.input),), tokenizer_model=str(run.tokenizer), json_keys=run.json_keys, append_eod=run.append_eod,
-        empty_documents="eod" if run is FAST else "keep", output_prefix=f"{tmp_path}/{run.name}",
-        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens, **way,
-    )  # fmt: skip
-    run_config(config)
+    options = {"tokenizer_model": str(run.tokenizer), "json_keys": run.json_keys, "append_eod": run.append_eod}
+    options |= {"empty_documents": "eod" if run is FAST else "keep", "output_prefix": f"{tmp_path}/{run.name}"}
+    options["tokenizer_hf_no_include_special_tokens"] = not run.add_special_tokens
+    run_config(config_of(BuildConfig, run.input, **options, **way))
     for key, expected in run.prefixes.items():
         assert read_pair(tmp_path / f"{run.name}_{key}_document") == read_pair(expected), key
 

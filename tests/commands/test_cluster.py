@@ -34,10 +34,9 @@ def shards_done(path):
 def test_build_survives_being_stopped_and_losing_a_node(tmp_path, make_config):
     text, config, progress = tmp_path / "docs.jsonl", tmp_path / "build.yaml", tmp_path / "out" / "x.progress.json"
     text.write_bytes((OWN.docs.read_bytes() + b"\n") * -(-24_000_000 // OWN.docs.stat().st_size))
-    options = {
-        "input": [str(text)], "tokenizer_model": str(OWN.plain_tokenizer), "append_eod": True, "engine": "tokenizers",
-        "shard_size": text.stat().st_size // SHARDS + 1, "output_prefix": str(tmp_path / "out" / "x"),
-    }  # fmt: skip
+    options = {"input": [str(text)], "tokenizer_model": str(OWN.plain_tokenizer), "append_eod": True}
+    options |= {"engine": "tokenizers", "output_prefix": str(tmp_path / "out" / "x")}
+    options["shard_size"] = text.stat().st_size // SHARDS + 1
     config.write_text(json.dumps(options))  # JSON is YAML
     build = [sys.executable, "-m", "dsindex", "build", "--config", str(config)]
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -61,9 +60,9 @@ def test_build_survives_being_stopped_and_losing_a_node(tmp_path, make_config):
             wait_until(lambda: shards_done(progress) >= num_kept + 20)
             cluster.script("remove", "worker-0")
             cluster.script("add", "1")
-            _, shown = driver.communicate(timeout=2 * PATIENCE_SECONDS)
-        assert driver.returncode == 0, shown
-    assert "of 3,000 shards kept" in shown
+            _, errors = driver.communicate(timeout=2 * PATIENCE_SECONDS)
+        assert driver.returncode == 0, errors
+    assert "of 3,000 shards kept" in errors
     run = json.loads((tmp_path / "out" / "x_text_document.manifest.json").read_bytes())["run"]
     assert (run["executor"], run["shards"]) == ("ray", SHARDS)
     assert run["lost_workers"] >= 1

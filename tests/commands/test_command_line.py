@@ -25,10 +25,10 @@ def parser_of(command):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_fits_into_80_columns(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    shown = parser_of(command).format_help() + make_parser(None).format_help()
-    too_long = [line for line in shown.splitlines() if len(line) > 80 and "{" not in line]
+    text = parser_of(command).format_help() + make_parser(None).format_help()
+    too_long = [line for line in text.splitlines() if len(line) > 80 and "{" not in line]
     assert too_long == []
-    assert "options:" in shown
+    assert "options:" in text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -65,10 +65,10 @@ def test_mistyped_words_get_the_nearest_one_as_a_hint(words, message, cli):
 
 def test_short_help_lists_the_common_options_and_full_help_has_index_caches_last(cli):
     assert len(re.findall(r"^  --", cli(["build", "-h"]).out, re.MULTILINE)) in range(10, 14)
-    shown = cli(["help", "build"]).out
-    assert shown == cli(["build", "--help"]).out
-    assert "--replace" in shown
-    assert re.findall(r"^(\S.*):$", shown, re.MULTILINE)[-2:] == ["index caches (optional)", "examples"]
+    output = cli(["help", "build"]).out
+    assert output == cli(["build", "--help"]).out
+    assert "--replace" in output
+    assert re.findall(r"^(\S.*):$", output, re.MULTILINE)[-2:] == ["index caches (optional)", "examples"]
 
 
 @pytest.mark.parametrize("no_colour", ["", "1"])
@@ -79,10 +79,10 @@ def test_errors_are_coloured_on_a_terminal_and_wrapped_between_words(no_colour, 
     path = "/no/" + "such-folder/" * 6 + "docs.jsonl"
     assert main(["build", "--sampel=1"]) == 2
     assert main(["inspect", path]) == 1
-    shown = capsys.readouterr().err
-    assert ("\x1b[1;31merror:\x1b[0m there is" in shown, "\x1b[1;36mhint:\x1b[0m did" in shown) == (not no_colour,) * 2
-    assert [line for line in shown.splitlines() if len(line) > 60 and " " in line] == []
-    assert f"\n{path}:\n" in shown
+    error = capsys.readouterr().err
+    assert ("\x1b[1;31merror:\x1b[0m there is" in error, "\x1b[1;36mhint:\x1b[0m did" in error) == (not no_colour,) * 2
+    assert [line for line in error.splitlines() if len(line) > 60 and " " in line] == []
+    assert f"\n{path}:\n" in error
 
 
 def test_flags_are_read_as_megatron_spells_them_and_lists_add_up(tmp_path):
@@ -91,9 +91,8 @@ def test_flags_are_read_as_megatron_spells_them_and_lists_add_up(tmp_path):
     assert values == {"json_keys": ["a", "b", "c"], "input": ["x_y"], "split": "1_0"}
     (tmp_path / "o.yaml").write_text("json-keys: [a]\nappend_eod: true\nworkers: 3\n")
     words = ["build", "--config", str(tmp_path / "o.yaml"), "--workers", "4"]
-    assert read_values(make_parser("build").parse_args(words)) == {
-        "json_keys": ["a"], "append_eod": True, "workers": "4"
-    }  # fmt: skip
+    values = read_values(make_parser("build").parse_args(words))
+    assert values == {"json_keys": ["a"], "append_eod": True, "workers": "4"}
 
 
 @pytest.mark.parametrize("words", [["build", "--help"], ["build", "--inptu"]])
@@ -101,17 +100,17 @@ def test_help_and_mistyped_flags_load_little(words):
     among = "{'numpy', 'pyarrow', 'yaml', 'tokenizers', 'pydantic', 'rich', 'concurrent.futures'}"
     code = f"import atexit, sys; atexit.register(lambda: print(*sorted({among} & set(sys.modules)), file=sys.stderr)); "
     code += "from dsindex.cli.main import main; main(sys.argv[1:])"
-    shown = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    assert shown.stderr.splitlines()[-1:] == [""]
+    process = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert process.stderr.splitlines()[-1:] == [""]
 
 
 def test_version_says_what_a_bug_report_needs_and_no_secret(cli, monkeypatch):
     assert cli(["--version"]).out == f"dsindex {dsindex.__version__}\n"
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2-planted")
-    shown = cli(["--version", "--verbose"]).out
-    assert re.search(r"^Python 3\.\d+.*\n\d+ of \d+ CPUs, [\d.,]+ .B of memory for jobs", shown, re.MULTILINE)
-    assert re.search(r"^numpy [\d.]+$", shown, re.MULTILINE)
-    assert "hunter2" not in shown
+    output = cli(["--version", "--verbose"]).out
+    assert re.search(r"^Python 3\.\d+.*\n\d+ of \d+ CPUs, [\d.,]+ .B of memory for jobs", output, re.MULTILINE)
+    assert re.search(r"^numpy [\d.]+$", output, re.MULTILINE)
+    assert "hunter2" not in output
 
 
 IN_BASH = r"""
@@ -134,5 +133,5 @@ def test_bash_completes_commands_flags_and_choices(line, words):
     pytest.importorskip("argcomplete")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     bash = ["bash", "--norc", "--noprofile", "-c", IN_BASH, "bash", line]
-    shown = subprocess.run(bash, env=environment, capture_output=True, text=True, check=False)
-    assert sorted(shown.stdout.split()) == words, shown.stderr
+    process = subprocess.run(bash, env=environment, capture_output=True, text=True, check=False)
+    assert sorted(process.stdout.split()) == words, process.stderr

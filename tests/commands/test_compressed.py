@@ -51,17 +51,14 @@ def outputs(folder):
 @pytest.fixture(scope="module")
 def expected(text, tmp_path_factory):
     """What a build of the plain text publishes. Every input has the same name: it is told by its content."""
-    folder = tmp_path_factory.mktemp("plain")
-    source = folder / "text"
-    source.write_bytes(text)
-    (folder / "out").mkdir()
-    build(source, folder / "out")
-    return outputs(folder / "out")
+    source = write_input(tmp_path_factory.mktemp("plain"), text)
+    build(source, source.parent / "out")
+    return outputs(source.parent / "out")
 
 
-def compressed(text, name, folder):
+def write_input(folder, content):
     source = folder / "text"
-    source.write_bytes(COMPRESSORS[name](text))
+    source.write_bytes(content)
     (folder / "out").mkdir()
     return source
 
@@ -72,7 +69,7 @@ WAYS = [{}, {"shard_size": "1KiB", "workers": 3}, {"shard_size": "20KiB", "execu
 @pytest.mark.quick(4)
 @pytest.mark.parametrize(("name", "way"), [(name, WAYS[n % 3]) for n, name in enumerate(COMPRESSORS)], ids=str)
 def test_a_compressed_input_gives_the_files_of_its_text(text, expected, tmp_path, name, way):
-    source = compressed(text, name, tmp_path)
+    source = write_input(tmp_path, COMPRESSORS[name](text))
     report = build(source, tmp_path / "out", **way)
     assert outputs(tmp_path / "out") == expected
     assert not (tmp_path / "out" / "x.build").exists()
@@ -85,17 +82,16 @@ def test_a_compressed_input_gives_the_files_of_its_text(text, expected, tmp_path
 
 def test_damage_is_told_before_the_bad_records_that_it_makes(text, tmp_path):
     lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
-    source = compressed(b"".join(lines), "frames.zst", tmp_path)
-    whole = source.read_bytes()
-    for place in range(len(whole) // 3, len(whole), len(whole) // 3):
-        source.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
+    source = write_input(tmp_path, COMPRESSORS["frames.zst"](b"".join(lines)))
+    content = source.read_bytes()
+    for offset in range(len(content) // 3, len(content), len(content) // 3):
+        source.write_bytes(content[:offset] + bytes([content[offset] ^ 0x11]) + content[offset + 1 :])
         with pytest.raises(InputError, match=r"text: the zstd frame that begins at byte \d+"):
-            build(source, tmp_path / f"out{place}", on_bad_record="fail")
+            build(source, tmp_path / f"out{offset}", on_bad_record="fail")
 
 
 def test_a_bomb_of_one_line_is_a_bad_record_and_takes_little_memory(tmp_path):
-    source = tmp_path / "text"
-    source.write_bytes(gzip.compress(b'{"text": "a", "title": "b"}\n' + bytes(100 << 20)))
+    source = write_input(tmp_path, gzip.compress(b'{"text": "a", "title": "b"}\n' + bytes(100 << 20)))
     tracemalloc.start()
     counts = build(source, tmp_path / "out", workers=1, max_record_size="8MiB").counts
     _, peak = tracemalloc.get_traced_memory()

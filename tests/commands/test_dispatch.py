@@ -95,11 +95,11 @@ def test_data_fault_of_the_smallest_call_is_raised_whatever_came_first(last_firs
 
 
 def test_errors_that_may_pass_are_machine_faults():
-    refused = OutputError("full")
-    assert not is_machine_fault(refused)
+    error = OutputError("full")
+    assert not is_machine_fault(error)
     assert not is_machine_fault(OSError(28, "No space left on device"))
-    refused.transient = True
-    assert is_machine_fault(refused)
+    error.transient = True
+    assert is_machine_fault(error)
 
 
 @pytest.mark.parametrize("num_calls", [0, 1, 100])
@@ -115,8 +115,8 @@ def test_fault_of_the_first_call_that_has_one_follows_the_results_before_it():
             raise FormatError(f"record {number}")
         return number
 
-    taken = []
+    values = []
     results = run_in_order(FakeExecutor(last_first=True), (call(number, fail_from_five) for number in range(20)))
     with pytest.raises(FormatError, match="record 5"):
-        taken.extend(results)
-    assert taken == [0, 1, 2, 3, 4]
+        values.extend(results)
+    assert values == [0, 1, 2, 3, 4]

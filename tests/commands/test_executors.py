@@ -165,9 +165,9 @@ def test_abandoned_call_that_waits_for_a_thread_never_runs(tmp_path):
     with contextlib.closing(ThreadExecutor(1)) as executor:
         attempts = [executor.start(call(time.sleep, 0.2)), executor.start(call(prepare, str(tmp_path / "ran")))]
         executor.abandon({attempts[1]})
-        while not (ended := executor.wait(1.0)):
+        while not (outcomes := executor.wait(1.0)):
             pass
-    assert [outcome.attempt_id for outcome in ended] == attempts[:1]
+    assert [outcome.attempt_id for outcome in outcomes] == attempts[:1]
     assert not (tmp_path / "ran").exists()
 
 

@@ -1,5 +1,6 @@
 """Paths and patterns of `--json-keys`, `--join`, `--where` and `--token-ids`: what is stored, counted, refused."""
 
+import functools
 import json
 import random
 from itertools import pairwise
@@ -74,7 +75,7 @@ def encode(text):
     return shared_tokenizer(TOKENIZER).encode(text).ids
 
 
-def closed(sequences):
+def close_document(sequences):
     """A document as it is stored: without empty sequences, and with EOD at its end."""
     nonempty = [ids for ids in sequences if ids]
     return [*nonempty[:-1], [*nonempty[-1], TOKENIZER.eod_id]] if nonempty else []
@@ -83,12 +84,12 @@ def closed(sequences):
 def test_joined_texts_are_one_document(source, tmp_path):
     run_config(config_of(source, tmp_path, **KINDS["join"]))
     texts = [[r["text"], r["meta"]["text"], *(r["meta"]["tags"] or [""])] for r in good_records(source)]
-    assert documents(tmp_path / "x", "text") == [closed([encode("\n".join(parts))]) for parts in texts]
+    assert documents(tmp_path / "x", "text") == [close_document([encode("\n".join(parts))]) for parts in texts]
 
 
 def test_token_ids_are_stored_as_they_are(source, tmp_path):
     run_config(config_of(source, tmp_path, token_ids=".meta.ids"))
-    assert documents(tmp_path / "x", "meta.ids") == [closed([r["meta"]["ids"]]) for r in good_records(source)]
+    assert documents(tmp_path / "x", "meta.ids") == [close_document([r["meta"]["ids"]]) for r in good_records(source)]
     report = run_config(config_of(source, tmp_path / "lists", token_ids="lists", append_eod=False))
     expected = [[ids for ids in r["lists"] if ids] for r in good_records(source)]
     assert documents(tmp_path / "lists" / "x", "lists") == expected
@@ -98,14 +99,12 @@ def test_token_ids_are_stored_as_they_are(source, tmp_path):
 @pytest.fixture(scope="module")
 def expected(source, tmp_path_factory):
     """What a build of each kind publishes, made once in one shard."""
-    files_by_kind = {}
 
+    @functools.cache
     def of_kind(kind):
-        if kind not in files_by_kind:
-            folder = tmp_path_factory.mktemp("expected")
-            run_config(config_of(source, folder, **KINDS[kind], shard_size="64MiB", workers=1))
-            files_by_kind[kind] = published(folder)
-        return files_by_kind[kind]
+        folder = tmp_path_factory.mktemp("expected")
+        run_config(config_of(source, folder, **KINDS[kind], shard_size="64MiB", workers=1))
+        return published(folder)
 
     return of_kind
 

@@ -232,28 +232,15 @@ CASES = {
 CONTROL = "control_tokens: allow\n"
 RANKS = "".join(f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256))
 FILES = {
-    "a.jsonl": "a line\n",
-    "a.txt": "a line\n",
-    "bad.jsonl": '{"text": "good"}\n{"body": "bad"}\n',
-    "b.tiktoken": RANKS,
-    "gpt2.tiktoken": RANKS,
-    "packed_packing_256.bin": "not ours",
-    "packed_packing_256.idx": "not ours",
-    "empty.jsonl": "",
-    "many.txt": "docs.jsonl\n",
-    "chat.yaml": CONTROL + MASKS,
-    "long.yaml": CONTROL + MASKS + "\nmax_length: 1000\n",
-    "array.jsonl": '[{"text": "a"},\n{"text": "b"}]\n',
-    "wide.jsonl": '{\n"text": "a"\n}\n',
-    "bad-lines.jsonl": '{"text": "a"}\na line\n',
-    "blank.jsonl": "\n",
-    "inner.jsonl": '{"meta": {"body": "a text"}}\n',
-    "sentences.jsonl": '{"text": ["A sentence.", "Another one."]}\n',
-    "prefix.yaml": "output_prefix: x\n",
-    "plain.yaml": CONTROL,
-    "words.txt": "a list of words\n",
-    "run.sh": JOB.partition(" -- ")[2] + "\n",
-}
+    "a.jsonl": "a line\n", "a.txt": "a line\n", "words.txt": "a list of words\n", "many.txt": "docs.jsonl\n",
+    "bad.jsonl": '{"text": "good"}\n{"body": "bad"}\n', "bad-lines.jsonl": '{"text": "a"}\na line\n',
+    "empty.jsonl": "", "blank.jsonl": "\n", "array.jsonl": '[{"text": "a"},\n{"text": "b"}]\n',
+    "wide.jsonl": '{\n"text": "a"\n}\n', "inner.jsonl": '{"meta": {"body": "a text"}}\n',
+    "sentences.jsonl": '{"text": ["A sentence.", "Another one."]}\n', "run.sh": JOB.partition(" -- ")[2] + "\n",
+    "chat.yaml": CONTROL + MASKS, "long.yaml": CONTROL + MASKS + "\nmax_length: 1000\n", "plain.yaml": CONTROL,
+    "prefix.yaml": "output_prefix: x\n", "b.tiktoken": RANKS, "gpt2.tiktoken": RANKS,
+    "packed_packing_256.bin": "not ours", "packed_packing_256.idx": "not ours",
+}  # fmt: skip
 """Inputs of these cases."""
 
 
@@ -349,9 +336,9 @@ def run(words, capsys):
 def set_flag(words, flag, values):
     """Return the words with other values of a flag; None leaves it out."""
     if flag in words:
-        place = words.index(flag)
-        end = next((n for n in range(place + 1, len(words)) if words[n].startswith("--")), len(words))
-        words = words[:place] + words[end:]
+        index = words.index(flag)
+        end = next((n for n in range(index + 1, len(words)) if words[n].startswith("--")), len(words))
+        words = words[:index] + words[end:]
     return words if values is None else [*words, flag, *values]
 
 
@@ -430,12 +417,12 @@ FOLLOWED = set[str]()
 @pytest.mark.parametrize("name", CASES)
 def test_a_hint_that_is_followed_ends_the_error(name, capsys, monkeypatch):
     line, remedies, *changed = CASES[name]
-    for place, value in dict(*changed).items():
-        monkeypatch.setattr(place, value)
+    for target, value in dict(*changed).items():
+        monkeypatch.setattr(target, value)
     first = words = shlex.split(line.replace("NEW", f"{name}-new"))
-    code, shown = run(words, capsys)
-    assert code in {1, 2}, shown
-    error, hint = re.search(r"^error: (.*)\n(?:hint: (.*))?", shown, re.MULTILINE).groups()
+    code, errors = run(words, capsys)
+    assert code in {1, 2}, errors
+    error, hint = re.search(r"^error: (.*)\n(?:hint: (.*))?", errors, re.MULTILINE).groups()
     flags = re.findall(r"--[a-z][a-z-]+", re.sub(r"(dsindex|inspect|trace) .*", "", hint or ""))
     assert words[0] not in COMMANDS or set(flags) <= flags_of(words[0]), hint
     problem, hint = error.partition("; ")[0], f"{hint or ''} {error}"
@@ -447,13 +434,13 @@ def test_a_hint_that_is_followed_ends_the_error(name, capsys, monkeypatch):
         if printed.startswith("dsindex ") or (isinstance(remedy, str) and remedy.startswith("dsindex ")):
             command = shlex.split(filled_remedy.removeprefix("dsindex ") or printed.removeprefix("dsindex "))
             assert command[0] == (remedy if remedy.startswith("dsindex ") else printed).split()[1]
-            code, shown = run(command, capsys)
-            assert (code, problem in shown) == (0, False), shown
+            code, errors = run(command, capsys)
+            assert (code, problem in errors) == (0, False), errors
         else:
             words = follow(words, hint, printed, filled_remedy)
     if command is None or words != first:
-        code, shown = run(words, capsys)
-        assert (code, problem in shown) == (0, False), shown
+        code, errors = run(words, capsys)
+        assert (code, problem in errors) == (0, False), errors
 
 
 def test_every_hint_that_names_a_command_or_a_flag_is_followed(request):

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.golden import OWN
-
-LINES = OWN.docs.read_bytes().splitlines(keepends=True)
+from tests.support.golden import LINES
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +37,10 @@ OTHER_INPUTS = [
 @pytest.mark.parametrize("is_kept", [False, True], ids=["published", "kept"])
 def test_other_inputs_are_another_plan(before, after, reason, is_kept, build_text):
     build_text(before, options=["--keep-shards"] if is_kept else [])
-    was = datasets("out/x")
+    files = datasets("out/x")
     error = build_text(after, code=1).err
     assert re.search(f"other inputs or options .*here: {reason}", error), error
-    assert datasets("out/x") == was
+    assert datasets("out/x") == files
     if is_kept:  # what a bad record or a kill leaves: shards, and no output
         for path in Path("out").glob("x_text_document.*"):
             path.unlink()
@@ -68,18 +66,18 @@ def test_only_changed_inputs_are_tokenized_again(executor, finished, build_text,
         if not finished:
             patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
         build_text("c a b", options=options, code=0 if finished else 130)
-    old = tokenized()
+    old = tokenized_inputs()
     Path("b.jsonl").write_bytes(b"".join(LINES[5:50]))
-    told = build_text("d b a", options=[*options, *(["--replace"] if finished else [])]).err
-    remade = tokenized()[len(old) :]
-    assert re.search("/[bc].jsonl and 1 more are gone or .*; the input .*/[bd].jsonl and 1 more are new or", told)
-    assert f"{old.count('a.jsonl')} of {old.count('a.jsonl') + len(remade)} shards kept, {len(remade)} to be" in told
+    output = build_text("d b a", options=[*options, *(["--replace"] if finished else [])]).err
+    remade = tokenized_inputs()[len(old) :]
+    assert re.search("/[bc].jsonl and 1 more are gone or .*; the input .*/[bd].jsonl and 1 more are new or", output)
+    assert f"{old.count('a.jsonl')} of {old.count('a.jsonl') + len(remade)} shards kept, {len(remade)} to be" in output
     assert set(remade) == {"b.jsonl", "d.jsonl"}
     build_text("d b a", "other/x", options)
     assert datasets("out/x") == datasets("other/x")
 
 
-def tokenized():
+def tokenized_inputs():
     """The input of each shard that was made, in order."""
     journal = Path("out/x.build/journal.jsonl").read_text()
     return re.findall(r'\{"kind":"shard".*?"task":"[^"]*?([^"/]+?)\\u0000', journal)
@@ -91,10 +89,10 @@ def test_shard_size_of_a_large_job_is_kept_when_inputs_are_added(monkeypatch, bu
     for name, lines in (("a", 60), ("b", 90)):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:lines] * 3))
     build_text("a", options=["--keep-shards"])
-    before = tokenized()
+    before = tokenized_inputs()
     assert len(before) <= 4
     assert f"{len(before)} of " in build_text("a b", options=["--keep-shards", "--replace"]).err
-    assert set(tokenized()[len(before) :]) == {"b.jsonl"}
+    assert set(tokenized_inputs()[len(before) :]) == {"b.jsonl"}
     build_text("a b", "other/x", ["--shard-size", "1KiB"])
     assert datasets("out/x") == datasets("other/x")
 
@@ -113,12 +111,12 @@ def test_several_datasets_of_one_build_are_one_dataset_cut_between_inputs(monkey
     for name in ("text", "title", "valid_text", "valid_title"):
         prefixes = [str(Path(f"out/x_{name}_document_{number:03d}").absolute()) for number in range(3)]
         assert not Path(f"out/x_{name}_document_003.bin").exists()
-        whole = Path(f"other/x_{name}_document.bin").read_bytes()
-        assert b"".join(Path(f"{prefix}.bin").read_bytes() for prefix in prefixes) == whole
+        content = Path(f"other/x_{name}_document.bin").read_bytes()
+        assert b"".join(Path(f"{prefix}.bin").read_bytes() for prefix in prefixes) == content
         words = Path(f"out/x_{name}_document.txt").read_text().split()
         tokens = {prefix: Path(f"{prefix}.bin").stat().st_size // 2 for prefix in prefixes}
-        listed = dict(zip(words[1::2], map(int, words[::2]), strict=True))
-        assert listed == {prefix: number for prefix, number in tokens.items() if number}
+        listed_tokens = dict(zip(words[1::2], map(int, words[::2]), strict=True))
+        assert listed_tokens == {prefix: number for prefix, number in tokens.items() if number}
         cli(["verify", *prefixes, "--against-source"])
     assert "already complete" in build_text("a b c d", options=several).out
     assert not Path("out/x.build").exists()
@@ -130,10 +128,10 @@ def test_build_with_too_many_documents_for_a_dataset_makes_several_and_says_so(m
     monkeypatch.setattr("dsindex.commands.build.MOST_DOCUMENTS", 120)
     planned = build_text("a b c d", "x/x", ["--dry-run"]).out
     [size] = set(re.findall(r"so several are made, as with --max-dataset-size (\d+B)", planned))
-    refused = build_text("a b c d", "x/x", ["--num-samples", "9", "--seq-length", "8"], code=2).err
-    assert "index caches need all datasets at once\nhint: leave out" in refused
-    shown = build_text("a b c d").err + build_text("a b c d").err
-    assert f"so several are made, as with --max-dataset-size {size}" in shown
+    error = build_text("a b c d", "x/x", ["--num-samples", "9", "--seq-length", "8"], code=2).err
+    assert "index caches need all datasets at once\nhint: leave out" in error
+    errors = build_text("a b c d").err + build_text("a b c d").err
+    assert f"so several are made, as with --max-dataset-size {size}" in errors
     build_text("a b c d", "other/x", ["--max-dataset-size", size])
     names = sorted(path.name for path in Path("out").iterdir())
     assert len([name for name in names if name.endswith(".bin")]) in {2, 4}

@@ -112,8 +112,8 @@ def test_a_table_is_estimated_and_a_column_that_is_missing_or_of_another_type_is
     write_table(tmp_path / "x.parquet", TABLE, "parquet", group_rows=60)
     estimate = estimate_build(config_of(BuildConfig, tmp_path / "x.parquet", output_prefix=str(tmp_path / "x")))
     assert estimate.estimate.documents == pytest.approx(len(RECORDS), rel=0.3)
-    for key, said in (("body", r"x\.parquet: column 'body': .*\n.*text"), ("n", r"x\.parquet: column 'n': .*int64")):
-        with pytest.raises(InputError, match=said):
+    for key, message in (("body", r"x\.parquet: column 'body': .*\n.*text"), ("n", r"x\.parquet: column 'n': .*int64")):
+        with pytest.raises(InputError, match=message):
             build(tmp_path / "x.parquet", tmp_path / "out", json_keys=(key,))
     assert not list((tmp_path / "out").iterdir())
 

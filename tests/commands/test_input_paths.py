@@ -18,11 +18,10 @@ from dsindex.runtime.input_paths import find_paths, find_split, require_all_part
 from dsindex.runtime.plan import examine_inputs
 from dsindex.runtime.work_folder import MARKER_FILE
 from dsindex.store.listing import expand_pattern, is_match
-from tests.support.golden import OWN
+from tests.support.golden import LINES, OWN
 from tests.support.published import published
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
-LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -121,9 +120,9 @@ def test_excluded_inputs_are_left_out(exclude, names):
 def test_empty_file_beside_others_is_noted(cli):
     write("in/a.jsonl", content=b"")
     write("in/b.jsonl", content=LINES[0])
-    shown = cli(["build", "--input", "in", *TOKENIZER, "--output-prefix", "out/x"])
-    assert re.search(r"empty inputs: .*in/a.jsonl", shown.err)
-    assert "1 line = 1 kept" in shown.out
+    printed = cli(["build", "--input", "in", *TOKENIZER, "--output-prefix", "out/x"])
+    assert re.search(r"empty inputs: .*in/a.jsonl", printed.err)
+    assert "1 line = 1 kept" in printed.out
 
 
 @pytest.mark.parametrize(("log", "message"), [
@@ -146,8 +145,8 @@ def test_values_of_folders_are_those_of_their_records(cli):
         pq.write_table(pa.table({key: [value] for key, value in fields.items()}), folder / "b.parquet")
         empty = {"lang": row["lang"], "year": row["year"]}
         row["year"] = fields.get("year", row["year"])
-        with open("whole.jsonl", "a") as whole:
-            whole.write("\n" + "".join(json.dumps(record) + "\n" for record in (empty, row, row)))
+        with open("whole.jsonl", "a") as file:
+            file.write("\n" + "".join(json.dumps(record) + "\n" for record in (empty, row, row)))
     where = '(.lang | startswith("en")) and .year != 2023 or .year == "mine"'
     for keys, more in (("lang",), ()), (("text", "lang"), ()), (("y=.year | tostring",), ("--where", where)):
         for source in ("in", "whole.jsonl"):

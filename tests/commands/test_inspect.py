@@ -50,36 +50,36 @@ def inspect(cli, *arguments, code=0):
 
 
 def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
-    seen = inspect(cli, built)
-    assert (seen["kind"], seen["facts"]["documents"], seen["findings"]) == ("MMIDIDX", 3, [])
-    texts = ["".join(piece["text"] or "?" for piece in excerpt["pieces"]) for excerpt in seen["excerpts"]]
+    overview = inspect(cli, built)
+    assert (overview["kind"], overview["facts"]["documents"], overview["findings"]) == ("MMIDIDX", 3, [])
+    texts = ["".join(piece["text"] or "?" for piece in excerpt["pieces"]) for excerpt in overview["excerpts"]]
     assert [text.removesuffix("<|endoftext|>") for text in texts] == TEXTS
-    assert [excerpt["origin"]["source"]["line"] for excerpt in seen["excerpts"]] == [1, 2, 3]
-    assert seen["lengths"]["documents"]["total"] == seen["facts"]["tokens"]
-    result, shown = dsindex.inspect(built), io.StringIO()
-    dsindex.show(result, shown)
-    assert shown.getvalue() == cli(["inspect", built]).out
+    assert [excerpt["origin"]["source"]["line"] for excerpt in overview["excerpts"]] == [1, 2, 3]
+    assert overview["lengths"]["documents"]["total"] == overview["facts"]["tokens"]
+    result, stream = dsindex.inspect(built), io.StringIO()
+    dsindex.show(result, stream)
+    assert stream.getvalue() == cli(["inspect", built]).out
     assert (repr(result), result.ok) == (f"InspectResult(path='{built}', kind='MMIDIDX', notes=[], findings=[])", True)
 
 
 def test_a_source_of_other_content_is_told(built, tmp_path):
     source = tmp_path / "source.jsonl"
     source.write_bytes(source.read_bytes().replace(b"river", b"RIVER"))
-    seen = run_inspect(InspectConfig(path=built, document=0))
-    [note] = seen.notes
+    result = run_inspect(InspectConfig(path=built, document=0))
+    [note] = result.notes
     assert "has changed: it has the same size and other content" in note
-    assert seen.excerpts[0].pieces
+    assert result.excerpts[0].pieces
 
 
 def test_another_tokenizer_is_told_and_never_taken_in_silence(built, tmp_path):
     other = str(OWN.plain_tokenizer.parent / "bos")
-    seen = run_inspect(InspectConfig(path=built, document=0, tokenizer_model=other))
-    assert any("another tokenizer" in note for note in seen.notes)
+    result = run_inspect(InspectConfig(path=built, document=0, tokenizer_model=other))
+    assert any("another tokenizer" in note for note in result.notes)
     shutil.rmtree(tmp_path / "tokenizer")
     shutil.copytree(other, tmp_path / "tokenizer")
-    seen = run_inspect(InspectConfig(path=built, document=0))
-    assert all(piece.text is None for piece in seen.excerpts[0].pieces)
-    assert any("the tokenizer of the dataset" in note for note in seen.notes)
+    result = run_inspect(InspectConfig(path=built, document=0))
+    assert all(piece.text is None for piece in result.excerpts[0].pieces)
+    assert any("the tokenizer of the dataset" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("suffix", ["idx", "bin", "manifest.json", "provenance.parquet"])
@@ -92,9 +92,9 @@ def test_damage_is_a_finding_and_no_traceback(built, suffix, damage, cli):
     else:
         path.write_bytes(b"" if damage == "empty" else content[: len(content) // 2])
     is_seen = (suffix, damage) != ("bin", "zeros")  # other tokens are no damage that a look can see
-    shown = cli(["inspect", built], int(is_seen))
-    assert "internal error" not in shown.err
-    assert ("FOUND: " in shown.out) is is_seen
+    printed = cli(["inspect", built], int(is_seen))
+    assert "internal error" not in printed.err
+    assert ("FOUND: " in printed.out) is is_seen
 
 
 def test_a_blend_shows_its_weights_and_documents_of_all_of_a_dataset(in_folder, cli):
@@ -111,12 +111,12 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
     write_dataset(tmp_path / "chat_text_document", [[[5, 6, 7]], [[8]]])
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1, 1]], [[0]]], dtype="u1")
     write_dataset(tmp_path / "chat_packing_8", [[[0, 1]]], dtype="i4")
-    seen = inspect(cli, str(tmp_path / "chat"))
-    facts = seen["facts"]
+    overview = inspect(cli, str(tmp_path / "chat"))
+    facts = overview["facts"]
     assert (facts["trainable tokens"], facts["block layouts"]) == ("2 of 4", ["chat_packing_8"])
-    assert [excerpt["mask"] for excerpt in seen["excerpts"]] == [[0, 1, 1], [0]]
-    shown = cli(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]).out
-    assert "\n    5│[6]│ … 1 more token\n" in shown
+    assert [excerpt["mask"] for excerpt in overview["excerpts"]] == [[0, 1, 1], [0]]
+    output = cli(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]).out
+    assert "\n    5│[6]│ … 1 more token\n" in output
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
     findings = inspect(cli, str(tmp_path / "chat"), code=1)["findings"]
     assert any("not a uint8 mask for every token" in finding for finding in findings)
@@ -129,11 +129,11 @@ def test_a_work_folder_says_how_far_its_job_is(make_config, tmp_path, cli):
     with pytest.raises(BadRecordError):
         run_config(config)
     folder, beside = Path(f"{config.output_prefix}.build"), Path(f"{config.output_prefix}.progress.json")
-    seen = inspect(cli, str(folder))
-    assert seen["kind"] == "work folder"
-    assert seen == inspect(cli, f"{config.output_prefix}_text_document")  # a dataset that is not there yet
-    assert (seen["facts"]["state"], seen["facts"]["stage"].partition(":")[0]) == ("failed", "tokenize")
-    assert seen["facts"]["inputs"] == [str(tmp_path / "a")]
+    overview = inspect(cli, str(folder))
+    assert overview["kind"] == "work folder"
+    assert overview == inspect(cli, f"{config.output_prefix}_text_document")  # a dataset that is not there yet
+    assert (overview["facts"]["state"], overview["facts"]["stage"].partition(":")[0]) == ("failed", "tokenize")
+    assert overview["facts"]["inputs"] == [str(tmp_path / "a")]
     stage = {"stage": "tokenize", "unit": "bytes", "done": 900, "total": 2000, "tasks": "shards"}
     stage |= {"tasks_done": 11, "tasks_total": 20, "eta_seconds": 3.0}
     beside.write_text(json.dumps({**json.loads(beside.read_bytes()), "state": "running", "stage": stage}))

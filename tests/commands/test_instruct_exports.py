@@ -56,7 +56,7 @@ def job(folder, chats, **options):
     return instruct_jobs.job(folder / "chat", **defaults)
 
 
-def exported(folder):
+def read_exports(folder):
     """All files of exports; of the manifests, the part that is under the law."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("chat_[pb]*[0-9]/*")}
     manifests = {name: json.loads(data) | {"plan": None} for name, data in files.items() if EXPORT_MANIFEST in name}
@@ -76,7 +76,7 @@ def rows_of(folder, split):
 def test_same_bytes_for_any_shard_size_and_executor(tmp_path, chats, finished_job, way):
     folder, multiple = finished_job
     run_config(job(tmp_path, chats, pad_to_multiple=multiple, **way), CONFIG)
-    assert exported(tmp_path) == exported(folder)
+    assert read_exports(tmp_path) == read_exports(folder)
     assert folders_in(tmp_path) == folders_in(folder)
 
 
@@ -86,26 +86,26 @@ def test_packs_have_every_conversation_once_with_its_mask(finished_job, split):
     texts, masks = (IndexedDataset(folder / f"chat_{split}_{suffix}") for suffix in ("text_document", "loss_mask"))
     padded = f"_pad{multiple}" if multiple > 1 else ""
     for kind in ("parquet", "bridge"):
-        seen = []
+        numbers = []
         for row in rows_of(folder / f"chat_{kind}_768{padded}", SPLITS[split]):
             lengths = row.get("seq_lengths") or np.diff([*row.get("seq_start_id", []), len(row["input_ids"])]).tolist()
             begins = [0, *itertools.accumulate(lengths)]
             assert sum(lengths) - (kind == "bridge") * len(lengths) <= 768
-            for begin, places, number in zip(begins, lengths, row["sequences"], strict=False):
+            for begin, length, number in zip(begins, lengths, row["sequences"], strict=False):
                 tokens, mask = texts[number].tolist(), masks[number].tolist()
                 end = begin + len(tokens)
-                assert (places - (kind == "bridge")) % multiple == 0
+                assert (length - (kind == "bridge")) % multiple == 0
                 assert row["input_ids"][begin:end] == tokens
-                assert row["input_ids"][end : begin + places] == [0] * (places - len(tokens))
+                assert row["input_ids"][end : begin + length] == [0] * (length - len(tokens))
                 if kind == "bridge":
-                    assert row["loss_mask"][begin : begin + places] == [*mask[1:], 0] + [0] * (places - len(tokens))
+                    assert row["loss_mask"][begin : begin + length] == [*mask[1:], 0] + [0] * (length - len(tokens))
                 else:
                     labels = [-100, *(t if m else -100 for t, m in zip(tokens[1:], mask[1:], strict=True))]
-                    assert row["labels"][begin : begin + places] == labels + [-100] * (places - len(tokens))
-                    assert row["position_ids"][begin : begin + places] == list(range(places))
+                    assert row["labels"][begin : begin + length] == labels + [-100] * (length - len(tokens))
+                    assert row["position_ids"][begin : begin + length] == list(range(length))
                     assert row["attention_mask"] == [1] * len(row["input_ids"])
-                seen.append(number)
-        assert sorted(seen) == list(range(len(texts)))
+                numbers.append(number)
+        assert sorted(numbers) == list(range(len(texts)))
 
 
 def test_bridge_gets_the_facts_of_its_own_packer(finished_job):
@@ -115,9 +115,9 @@ def test_bridge_gets_the_facts_of_its_own_packer(finished_job):
         rows = rows_of(path, split)
         assert facts["max_samples_per_bin"] == max(len(row["sequences"]) for row in rows)
         assert facts["pack_size"] == 768
-        places = [len(row["input_ids"]) - len(row["sequences"]) for row in rows]
-        assert facts["min_packed_seqlen"] == min(places)
-        assert facts["packing_efficiency"] == round(sum(places) / len(rows) / 768 * 100, 2)
+        lengths = [len(row["input_ids"]) - len(row["sequences"]) for row in rows]
+        assert facts["min_packed_seqlen"] == min(lengths)
+        assert facts["packing_efficiency"] == round(sum(lengths) / len(rows) / 768 * 100, 2)
 
 
 def test_without_packs_a_row_is_a_conversation(tmp_path, chats):
@@ -140,8 +140,8 @@ def test_exports_are_added_to_a_finished_job_without_doing_it_again(tmp_path, ch
     monkeypatch.setattr(instruct, "encode_shard", None)
     first = run_config(job(tmp_path, chats), CONFIG)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
-    again = run_config(job(tmp_path, chats), CONFIG)
-    assert [export.already_complete for run in (first, again) for export in run.exports] == [False] * 2 + [True] * 2
+    second = run_config(job(tmp_path, chats), CONFIG)
+    assert [export.already_complete for run in (first, second) for export in run.exports] == [False] * 2 + [True] * 2
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")} == before
     (tmp_path / "chat_parquet_768" / "notes.txt").write_text("mine")
     with pytest.raises(OutputError, match=r"notes\.txt: not part of an export of dsindex"):
@@ -163,14 +163,14 @@ def test_the_command_and_inspect_know_exports(tmp_path, chats, cli):
     command = ["instruct", str(config), "--input", str(chats), "--tokenizer-model", str(OWN.plain_tokenizer)]
     command += ["--output-prefix", str(tmp_path / "chat"), "--executor", "local", "--on-bad-record", "quarantine"]
     assert "--export bridge needs --seq-length" in cli(command, 2).err
-    said = cli([*command, "--seq-length", "768", "--split", "8,1,1", "--longer-than-pack", "split-turns"]).out
-    assert "chat_bridge_768/: export bridge" in said
-    assert re.search(r"train: \d+ rows, ", said)
+    output = cli([*command, "--seq-length", "768", "--split", "8,1,1", "--longer-than-pack", "split-turns"]).out
+    assert "chat_bridge_768/: export bridge" in output
+    assert re.search(r"train: \d+ rows, ", output)
     folder = tmp_path / "chat_bridge_768"
     targets = sum(int(mask[1:].sum()) for mask in IndexedDataset(tmp_path / "chat_train_loss_mask"))
-    said = cli(["inspect", str(folder)]).out
-    assert "export: bridge" in said
-    assert re.search(rf"train: \d+ rows, [\d,]+ tokens, [\d,]+ trainable, {targets:,} targets", said)
+    output = cli(["inspect", str(folder)]).out
+    assert "export: bridge" in output
+    assert re.search(rf"train: \d+ rows, [\d,]+ tokens, [\d,]+ trainable, {targets:,} targets", output)
     files = sorted(folder.glob("train-*.parquet"))
     assert "but export" in cli(["verify", str(folder)], 1).err
     files[0].write_bytes(files[0].read_bytes()[:100])

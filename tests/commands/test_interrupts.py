@@ -50,8 +50,8 @@ program()
 @pytest.mark.parametrize(("handling", "code"), [("default_int_handler", -signal.SIGINT), ("SIG_IGN", 0)])
 def test_an_interrupt_while_modules_are_imported(handling, code):
     begin = f"import signal; signal.signal(signal.SIGINT, signal.{handling})"
-    ended = subprocess.run([sys.executable, "-c", begin + PROGRAM], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (code, "")
+    process = subprocess.run([sys.executable, "-c", begin + PROGRAM], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (code, "")
 
 
 def call_and_wait(function):
@@ -91,10 +91,10 @@ def test_a_signal_while_a_native_library_looks_at_numpys_version_waits_for_its_e
             os.kill(os.getpid(), signal.SIGTERM)
             return super().__len__()
 
-    ended = []
+    versions = []
     with pytest.raises(StoppedError, match="terminated"), stop_on_signals():
-        call_and_wait(lambda: ended.append(np.lib.NumpyVersion(Version("2.0.0"))))
-    assert ended == ["2.0.0"]
+        call_and_wait(lambda: versions.append(np.lib.NumpyVersion(Version("2.0.0"))))
+    assert versions == ["2.0.0"]
 
 
 def wait_in_compiled_code():

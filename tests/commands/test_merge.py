@@ -9,7 +9,7 @@ import pytest
 
 import dsindex
 from dsindex.datasets import IndexedDataset
-from dsindex.errors import InputError, OutputError, PlanError
+from dsindex.errors import InputError, OutputError
 from dsindex.formats.manifest import read_manifest
 from dsindex.options.datasets import MergeConfig
 from dsindex.runtime.assembly import Assembly
@@ -39,15 +39,6 @@ def test_an_input_that_vanishes_during_a_merge_is_no_internal_error(tmp_path, mo
     monkeypatch.setattr(Assembly, "complete", lambda self: (complete(self), (tmp_path / "a.bin").unlink())[0])
     with pytest.raises(InputError, match=r"a\.bin: cannot be read \(No such file or directory\)"):
         run_config(merge_into(tmp_path / "m", [str(tmp_path / "a")]))
-
-
-def test_merge_again_is_already_complete_and_other_inputs_are_refused(tmp_path):
-    inputs = tuple(map(str, OWN.merge_inputs))
-    run_config(merge_into(tmp_path / "m", inputs))
-    assert run_config(merge_into(tmp_path / "m", inputs)).already_complete
-    with pytest.raises(PlanError, match=r"(?s)gone or changed.*--replace"):
-        run_config(merge_into(tmp_path / "m", inputs[:2]))
-    assert not run_config(merge_into(tmp_path / "m", inputs[:2], replace=True)).already_complete
 
 
 def test_failed_merge_leaves_nothing_new(tmp_path, monkeypatch):

@@ -36,15 +36,15 @@ BAD_INPUT = {
 @pytest.mark.parametrize("shard_size", ["8B", "64MiB"])
 def test_bad_input_is_named_by_file_and_line(tmp_path, cli, data, message, shard_size):
     arguments = ["build", "--input", write(tmp_path / "in.jsonl", data), *TOKENIZER]
-    shown = cli([*arguments, "--output-prefix", str(tmp_path / "out" / "x"), "--shard-size", shard_size], 1)
-    assert_one_sentence(shown, message)
+    printed = cli([*arguments, "--output-prefix", str(tmp_path / "out" / "x"), "--shard-size", shard_size], 1)
+    assert_one_sentence(printed, message)
     assert_nothing_published(tmp_path / "out")
 
 
 def assert_one_sentence(printed, message):
-    said = re.split(r"^(?=error: |interrupted: )", printed.err, flags=re.MULTILINE)[-1]
-    assert re.search(message, said, re.DOTALL), said
-    assert said.startswith(("error: ", "interrupted: "))
+    sentence = re.split(r"^(?=error: |interrupted: )", printed.err, flags=re.MULTILINE)[-1]
+    assert re.search(message, sentence, re.DOTALL), sentence
+    assert sentence.startswith(("error: ", "interrupted: "))
     assert "Traceback" not in printed.err
 
 
@@ -123,10 +123,10 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):
         "vocab_size: 2147483648": "--vocab-size: 2147483648 is not an integer from 1 to 2147483647",
     }
     (tmp_path / "c.yaml").write_text("\n".join(values))
-    shown = cli(["build", "--config", str(tmp_path / "c.yaml"), "--input", "x", *TOKENIZER], 2).err
+    errors = cli(["build", "--config", str(tmp_path / "c.yaml"), "--input", "x", *TOKENIZER], 2).err
     for sentence in values.values():
-        assert sentence in shown
-    assert "should" not in shown
+        assert sentence in errors
+    assert "should" not in errors
 
 
 JOB = f"job: {{input: [x], tokenizer_model: {OWN.plain_tokenizer}, output_prefix: x}}"
@@ -165,7 +165,7 @@ DATASET = f"{GOLDEN}/eod_text_document"
     (f"report {DATASET} --tokenizer-model none -o r.html", "", 1, "none: neither a path nor"),
 ])  # fmt: skip
 def test_messages_are_sentences_about_what_was_given(command, text, code, message, in_folder, cli):
-    """By words, or in the file c.yaml."""
+    """The options are words, or keys of c.yaml."""
     (in_folder / "c.yaml").write_text(text)
     assert_one_sentence(cli(shlex.split(command), code), message)
     assert os.listdir() == ["c.yaml"]
@@ -176,12 +176,12 @@ def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path, cli)
     tokenizer = write(tmp_path / "tokenizer.json", word_piece())
     words = ["build", "--input", good, f"{tmp_path}/./good.jsonl", "--output-prefix", str(tmp_path / "x")]
     words += ["--tokenizer-model", tokenizer]
-    shown = cli(words).err.splitlines()
-    [slow] = [line for line in shown if "not gigatoken" in line]
+    lines = cli(words).err.splitlines()
+    [slow] = [line for line in lines if "not gigatoken" in line]
     assert slow.startswith("note: tokenizers encodes, and not gigatoken, which is up to fifty times as fast: ")
-    [twice] = [line for line in shown if f"given more than once: {good} (2 times)" in line]
-    [begun] = [line for line in shown if line.startswith("tokenize: ")]
-    assert shown.index(slow) < shown.index(twice) < shown.index(begun)
+    [twice] = [line for line in lines if f"given more than once: {good} (2 times)" in line]
+    [begun] = [line for line in lines if line.startswith("tokenize: ")]
+    assert lines.index(slow) < lines.index(twice) < lines.index(begun)
     assert "which takes" not in cli([*words, "--replace", "--engine", "reference"]).err
 
 
@@ -192,11 +192,11 @@ def test_inputs_and_bad_records_are_accounted_for(tmp_path, cli):
     write(folder / "stats.json", b'{"x": 1}\n')
     write(folder / "README.md", b"about")
     words = ["build", "--input", str(folder), *TOKENIZER, "--output-prefix", str(tmp_path / "x")]
-    tried = cli([*words, "--dry-run"]).out
-    assert re.search(rf"bad records +4 in the sample: .*\n  2 × .*'text'.* \({folder}/a.jsonl\)\n  1 × ", tried)
-    shown = cli([*words, "--on-bad-record", "quarantine"])
-    assert f"note: {folder}: reads stats.json, a.jsonl; skips README.md\n" in shown.err
-    lines = [line.strip() for line in shown.out.splitlines() if line.startswith(("  ", "warning"))]
+    estimate = cli([*words, "--dry-run"]).out
+    assert re.search(rf"bad records +4 in the sample: .*\n  2 × .*'text'.* \({folder}/a.jsonl\)\n  1 × ", estimate)
+    printed = cli([*words, "--on-bad-record", "quarantine"])
+    assert f"note: {folder}: reads stats.json, a.jsonl; skips README.md\n" in printed.err
+    lines = [line.strip() for line in printed.out.splitlines() if line.startswith(("  ", "warning"))]
     assert re.match(rf"2 × .*'text'.* \({folder}/a.jsonl, line \d+\)$", lines[0])
     assert [line.partition(" ×")[0] for line in lines[:3]] == ["2", "1", "1"]
     assert lines[3] == f"all in {tmp_path}/x_text_document.quarantine.jsonl.zst"
@@ -206,9 +206,9 @@ def test_inputs_and_bad_records_are_accounted_for(tmp_path, cli):
 def test_documents_that_run_together_are_noted(tmp_path, cli):
     source, tokenizer = write(tmp_path / "a.jsonl", GOOD), write(tmp_path / "tokenizer.json", word_piece())
     builds = {"plain": TOKENIZER, "ended": [*TOKENIZER, "--append-eod"], "sep": ["--tokenizer-model", tokenizer]}
-    said = {name: cli(["build", "--input", source, *flags, "--output-prefix", str(tmp_path / name)]).err
+    errors = {name: cli(["build", "--input", source, *flags, "--output-prefix", str(tmp_path / name)]).err
             for name, flags in builds.items()}  # fmt: skip
-    assert [name for name, shown in said.items() if "note: documents run together" in shown] == ["plain"]
+    assert [name for name, shown in errors.items() if "note: documents run together" in shown] == ["plain"]
 
 
 @pytest.mark.parametrize(("error", "code", "message"), [
@@ -221,5 +221,5 @@ def test_how_a_build_ends(tmp_path, cli, monkeypatch, error, code, message):
         raise error
 
     monkeypatch.setattr("dsindex.commands.build.run_build", fail)
-    shown = cli(["build", "--input", "x", *TOKENIZER, "--output-prefix", str(tmp_path / "x")], code)
-    assert_one_sentence(shown, message)
+    printed = cli(["build", "--input", "x", *TOKENIZER, "--output-prefix", str(tmp_path / "x")], code)
+    assert_one_sentence(printed, message)

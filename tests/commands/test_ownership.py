@@ -9,9 +9,7 @@ import pytest
 
 from dsindex.runtime.shards import Shards
 from dsindex.runtime.work_folder import MARKER_FILE
-from tests.support.golden import OWN
-
-LINES = OWN.docs.read_bytes().splitlines(keepends=True)
+from tests.support.golden import LINES, OWN
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +29,8 @@ def test_folder_of_inputs_is_no_work_folder(build_text):
     for name in ("a.jsonl", "b.jsonl"):
         shutil.move(name, f"proj/shards/{name}")
     before = contents("proj")
-    shown = build_text("proj/shards/*", options=["--work-dir", "proj"], code=1).err
-    assert "it has 'shards/a.jsonl'\nhint: choose another --work-dir" in shown
+    errors = build_text("proj/shards/*", options=["--work-dir", "proj"], code=1).err
+    assert "it has 'shards/a.jsonl'\nhint: choose another --work-dir" in errors
     assert contents("proj") == before
 
 
@@ -52,10 +50,10 @@ def test_kept_shards_of_another_job_stay(is_finished, build_text):
     before = contents("work")
     if is_finished:
         build_text("b", prefix="out/y")
-    shown = build_text("b", prefix="out/y", options=["--work-dir", "work"], code=0 if is_finished else 1).err
+    errors = build_text("b", prefix="out/y", options=["--work-dir", "work"], code=0 if is_finished else 1).err
     assert contents("work") == before
     if not is_finished:
-        assert "this work folder belongs to another build, of " in shown
+        assert "this work folder belongs to another build, of " in errors
         build_text("b", prefix="out/y", options=["--work-dir", "work", "--replace"], code=1)
         assert contents("work") == before
 
@@ -68,8 +66,8 @@ def test_foreign_dataset_is_not_replaced(work, build_text, cli):
         shutil.copy(OWN.run("eod").prefixes["text"].with_suffix(f".{suffix}"), f"out/x_text_document.{suffix}")
         shutil.copy(f"out/x_text_document.{suffix}", f"out/m.{suffix}")
     before = contents("out")
-    said = "exists already, and no manifest says that dsindex made it"
-    assert said in build_text("a", options=work, code=1).err
+    message = "exists already, and no manifest says that dsindex made it"
+    assert message in build_text("a", options=work, code=1).err
     parts = [str(OWN.run("eod").prefixes["text"])] * 2
     assert "exists already" in cli(["merge", "--input", *parts, "--output-prefix", "out/m", *work], 1).err
     assert contents("out") == before
@@ -80,16 +78,16 @@ def test_foreign_dataset_is_not_replaced(work, build_text, cli):
 def test_two_builds_to_one_output_do_not_meet(build_text, monkeypatch):
     from dsindex.runtime import job
 
-    start, refused = job.make_executor, []
+    start, errors = job.make_executor, []
 
     def another_meanwhile(*arguments, **options):
         monkeypatch.setattr(job, "make_executor", start)
-        refused.append(build_text("b", options=["--work-dir", "other"], code=1).err)
+        errors.append(build_text("b", options=["--work-dir", "other"], code=1).err)
         return start(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(job, "make_executor", another_meanwhile)
     build_text("a", options=["--work-dir", "work"])
-    assert "out/x_text_document\nhint: wait until it has ended" in refused[0]
+    assert "out/x_text_document\nhint: wait until it has ended" in errors[0]
     assert not Path("other").exists()
     [text] = [json.loads(Path("out/x_text_document.manifest.json").read_text())["content"]["inputs"][0]["path"]]
     assert text == "a.jsonl"
@@ -100,15 +98,15 @@ def test_old_files_are_withdrawn_before_the_first_new_one_appears(build_text, mo
     build_text("bad", options=["--on-bad-record", "quarantine"])
     assert Path("out/x_text_document.quarantine.jsonl.zst").exists()
     names = ("bin", "provenance.parquet", "quarantine.jsonl.zst", "idx", "manifest.json")
-    seen = {}
+    states = {}
 
     def replace(source, target, real=os.replace):
-        seen[tuple(name for name in names if Path(f"out/x_text_document.{name}").exists())] = True
+        states[tuple(name for name in names if Path(f"out/x_text_document.{name}").exists())] = True
         real(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
     build_text("a", options=["--replace", "--no-provenance"])
-    assert list(seen) == [names, names[:1], ("bin", "idx"), ("bin", "idx", "manifest.json")]
+    assert list(states) == [names, names[:1], ("bin", "idx"), ("bin", "idx", "manifest.json")]
 
 
 def test_publishing_that_was_stopped_before_its_last_file_continues_without_work(build_text, monkeypatch):
@@ -137,7 +135,7 @@ def test_driver_that_lost_its_lock_publishes_nothing(build_text, monkeypatch):
         return complete(shards)
 
     monkeypatch.setattr(Shards, "complete", lose)
-    shown = build_text("a", code=1).err
-    assert "the lock of the output" in shown
-    assert "another driver may have begun\nhint: run the same command again" in shown
+    errors = build_text("a", code=1).err
+    assert "the lock of the output" in errors
+    assert "another driver may have begun\nhint: run the same command again" in errors
     assert not list(Path("out").glob("*.manifest.json"))

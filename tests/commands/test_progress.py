@@ -56,9 +56,9 @@ def test_terminal_gets_a_bar(monkeypatch, clock):
         clock.now += 2
         reporter.advance(1000, tokens=1000)
         reporter.stage("merge", total=0, unit="bytes")
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", sys.stderr.getvalue())
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", sys.stderr.getvalue())
     bar = r"tokenize ━+╸?━+ 25%, 1 of 2 shards, 500 B/s, 500 tokens/s "
-    assert re.search(rf"a \[word\] first.*{bar}.*merge.* done in", shown, re.DOTALL)
+    assert re.search(rf"a \[word\] first.*{bar}.*merge.* done in", text, re.DOTALL)
 
 
 @pytest.mark.parametrize(("error", "state", "reason"), [
@@ -79,8 +79,8 @@ def test_file_says_how_the_job_ended(tmp_path, error, state, reason):
 
 
 def test_notebook_gets_bars_and_results_as_html(monkeypatch, clock):
-    shown = []
-    cell = SimpleNamespace(update=shown.append)
+    pages = []
+    cell = SimpleNamespace(update=pages.append)
     ipython = SimpleNamespace(HTML=str, display=lambda _html, **_: cell)
     monkeypatch.setitem(sys.modules, "ipykernel", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", ipython)
@@ -90,7 +90,7 @@ def test_notebook_gets_bars_and_results_as_html(monkeypatch, clock):
         reporter.stage("tokenize", total=400, unit="bytes", tasks=2)
         clock.now += 2
         reporter.advance(100)
-    assert shown[-1].startswith('&lt;b&gt;<br>tokenize <progress value="0.25"></progress> 25%, 1 of 2 shards')
+    assert pages[-1].startswith('&lt;b&gt;<br>tokenize <progress value="0.25"></progress> 25%, 1 of 2 shards')
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     verified = dsindex.verify(str(GOLDEN / "missing"))._repr_html_()
     assert "MISSING" in verified

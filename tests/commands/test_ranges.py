@@ -37,7 +37,7 @@ def test_ranges_are_merged_before_the_last_shard_is_begun(name, tmp_path, monkey
     settings = {"tokenizer_model": str(run.tokenizer), "json_keys": run.json_keys, "append_eod": True}
     settings |= {"output_prefix": str(tmp_path / run.name), "workers": 1, "shard_size": "4KiB", "replace": True}
     run_config(config_of(BuildConfig, run.input, **settings))
-    last = max(place for place, name in enumerate(started) if name.startswith("tokenize["))
+    last = max(index for index, name in enumerate(started) if name.startswith("tokenize["))
     assert len([name for name in started[:last] if name.startswith("merge[")]) >= 6
     merged = [name for name in started if name.startswith("merge[")]
     assert len(merged) == len(set(merged))

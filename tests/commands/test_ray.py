@@ -43,7 +43,7 @@ def test_environment_names_the_cluster_of_jobs_that_are_for_one(config, environm
 
 
 @contextlib.contextmanager
-def nobody():
+def unused_port():
     """Bind a port without listening, so that nobody else can answer there."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
@@ -54,7 +54,7 @@ def test_address_where_nobody_listens_and_other_addresses_fail_at_once():
     from dsindex.runtime.ray import require_listener
 
     began = time.monotonic()
-    with nobody() as address, pytest.raises(TaskError, match=rf"{address}: no head .* there \(Connection ref"):
+    with unused_port() as address, pytest.raises(TaskError, match=rf"{address}: no head .* there \(Connection ref"):
         require_listener(address)
     for text in ("http://head:8265", "ray://head:10001", "head:65536", "me@head:1", "[::1"):
         with pytest.raises(TaskError, match="no head of a Ray cluster answers there"):
@@ -140,8 +140,8 @@ def test_build_without_a_cpu_says_that_others_have_them(executor, monkeypatch, t
         assert re.match(r"waiting for \d+ s: other jobs use all 2 CPUs; `ray status`", executor.waiting or "")
     finally:
         Path(gate).touch()  # later tests need the CPUs
-    ended = []
-    wait_until(lambda: bool(ended.extend(executor.wait(0.1)) or ended))
+    outcomes = []
+    wait_until(lambda: bool(outcomes.extend(executor.wait(0.1)) or outcomes))
     executor.wait(0.0)
     assert executor.waiting is None
     ray.get(tasks)
@@ -151,7 +151,7 @@ def test_lost_head_ends_the_job_before_ray_ends_the_process(executor, monkeypatc
     monkeypatch.setattr("dsindex.runtime.ray.LOOK_SECONDS", 0.0)
     monkeypatch.setattr("dsindex.runtime.ray.LOST_SECONDS", 0.0)
     head = executor._head
-    with nobody() as address:
+    with unused_port() as address:
         executor._head = address
         with pytest.raises(ClusterLostError, match="has not answered for 0 s and is lost"):
             executor.wait(0.0)
@@ -182,5 +182,5 @@ def test_relative_paths_are_the_drivers_in_every_command(cli):
         ["verify", "x_text_document", "--against-source", *ray],
         ["verify", "x_text_document", "--same-as", "y_text_document", *ray],
     ):
-        shown = cli(words).out
-        assert words[0] != "verify" or ": intact\n" in shown
+        output = cli(words).out
+        assert words[0] != "verify" or ": intact\n" in output

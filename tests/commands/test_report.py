@@ -55,9 +55,8 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built")
     copy = folder / "copy.jsonl"
     copy.write_bytes(OWN.docs.read_bytes())
-    config = config_of(BuildConfig, (str(OWN.docs), str(copy)), append_eod=True, output_prefix=str(folder / "docs"))
-    run_config(config)
-    return f"{config.output_prefix}_text_document"
+    options = {"append_eod": True, "output_prefix": str(folder / "docs")}
+    return run_config(config_of(BuildConfig, (str(OWN.docs), str(copy)), **options)).prefixes[0]
 
 
 def report(tmp_path, *arguments, code=0):
@@ -86,8 +85,8 @@ def test_page_says_what_the_manifest_and_the_tokens_say(built, tmp_path, capsys)
     repetitions = np.count_nonzero(lengths) - len(kinds)
     assert f"{documents:,} documents, {tokens:,} tokens, {repetitions:,} repetitions" in capsys.readouterr().out
     texts = [json.loads(line)["text"] + "<|endoftext|>" for line in OWN.docs.read_bytes().splitlines()]
-    shown = page.texts("pre")
-    assert sum(text in texts for text in shown) > 3
+    examples = page.texts("pre")
+    assert sum(text in texts for text in examples) > 3
     assert any("2 copies" in title for title in page.texts("summary"))
     before = (tmp_path / "report.html").read_bytes()
     report(tmp_path, built)
@@ -101,14 +100,12 @@ def test_page_shows_hostile_texts_and_runs_none(tmp_path):
     source = tmp_path / "<img src=x onerror=alert(3)>&amp;.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts * 2))
     options = {"tokenizer_model": str(MODALITIES / "gpt2"), "output_prefix": str(tmp_path / "<script>x")}
-    config = config_of(BuildConfig, (str(source),), **options)
-    run_config(config)
-    page = report(tmp_path, f"{config.output_prefix}_text_document")
+    page = report(tmp_path, *run_config(config_of(BuildConfig, source, **options)).prefixes)
     assert not {"img", "script"} & {tag for tag, _ in page.tags}
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
-    shown = page.texts("pre")
-    assert texts[0] in shown
-    assert r"</pre></details></script><svg onload=alert(2)> \x1b[2J \u202egnp\u200b ?" in shown
+    examples = page.texts("pre")
+    assert texts[0] in examples
+    assert r"</pre></details></script><svg onload=alert(2)> \x1b[2J \u202egnp\u200b ?" in examples
     assert "alert(3)" in page.row(str(source))[0]
     assert re.search(r"default-src 'none'", unescape((tmp_path / "report.html").read_text()))
 
@@ -146,9 +143,9 @@ def test_damage_is_a_finding(built, tmp_path, capsys):
     path = folder / f"{Path(built).name}.idx"
     path.write_bytes(path.read_bytes()[:-50])
     page = report(tmp_path, str(path.with_suffix("")), GOLDEN_EOD, code=1)
-    shown = capsys.readouterr().out
-    assert f"{path.with_suffix('')}: not read" in shown
-    assert f"FOUND: {path}" in shown
+    output = capsys.readouterr().out
+    assert f"{path.with_suffix('')}: not read" in output
+    assert f"FOUND: {path}" in output
     assert [attributes for _, attributes in page.tags if attributes.get("class") == "found"]
     assert len(page.texts("pre")) > 5  # of the other one
 
@@ -165,9 +162,8 @@ def test_datasets_are_compared_and_blends_shown(built, tmp_path, cli, capsys):
     cli(f"index --data-path 0.25 {built} 0.75 {GOLDEN_EOD} {flags} --data-cache-path {cache}")
     page = report(tmp_path, built, GOLDEN_EOD, "--cache", cache)
     captions = page.texts("caption")
-    assert captions[:3] == [
-        "What train draws: 400 samples of 64 tokens", "What valid draws: 40 samples of 64 tokens", "Datasets",
-    ]  # fmt: skip
+    draws = [f"What {split} draws: {num} samples of 64 tokens" for split, num in {"train": 400, "valid": 40}.items()]
+    assert captions[:3] == [*draws, "Datasets"]
     lengths = IndexedDataset(built).sequence_lengths
     longer = next(line for line in page.texts("td") if "64 tokens, the length of a sample" in line)
     assert re.search(rf"about {np.count_nonzero(lengths >= 64):,} longer", longer)
@@ -202,8 +198,8 @@ def test_pass_finds_what_a_slow_reference_finds(seed, block_tokens, tmp_path, mo
     masks = np.arange(sum(lengths)) % 3 == 0
     prefix = write_dataset(tmp_path / "d", [[document] for document in documents])
     sources = Sources(names=["0", "1", "2"], num_documents=[50, 0, 150])
-    whole = open_documents(DetectedDataset(kind="MMIDIDX", path=prefix))
-    measures = measure(whole, sources, threads=1 + seed, masks=masks)
+    reader = open_documents(DetectedDataset(kind="MMIDIDX", path=prefix))
+    measures = measure(reader, sources, threads=1 + seed, masks=masks)
     assert (measures.documents, measures.tokens, measures.lengths.empty) == (200, sum(lengths), lengths.count(0))
     ids = Counter(token for document in documents for token in document)
     assert {token: num for token, num in enumerate(measures.counts.tolist()) if num} == ids

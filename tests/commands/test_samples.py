@@ -48,13 +48,13 @@ def test_a_sample_keeps_the_same_records_everywhere(texts, tmp_path):
     build(texts, tmp_path / "out", sample="40%")
     build(texts, tmp_path / "small", sample=0.2, shard_size="1KiB")
     tables = [pq.read_table(tmp_path / name / "x_text_document.provenance.parquet") for name in ("all", "out", "small")]
-    every, sampled, few = ({(row["input"], row["line"]) for row in table.to_pylist()} for table in tables)
-    assert few < sampled < every
-    assert 0.3 * len(every) < len(sampled) < 0.5 * len(every)
+    all_rows, sampled_rows, few_rows = ({(row["input"], row["line"]) for row in table.to_pylist()} for table in tables)
+    assert few_rows < sampled_rows < all_rows
+    assert 0.3 * len(all_rows) < len(sampled_rows) < 0.5 * len(all_rows)
     recorded = content(tmp_path / "out")
     assert recorded["options"]["sample"] == 0.4
     account = recorded["account"]
-    assert (account["kept"], account["filtered"]) == (len(sampled), len(every) - len(sampled))
+    assert (account["kept"], account["filtered"]) == (len(sampled_rows), len(all_rows) - len(sampled_rows))
     assert (account["lines"], account["quarantined"]) == (sum(FILES.values()), 2)
     assert account["records"] == account["kept"] + account["filtered"] + account["quarantined"]
     assert sum(file["filtered"] for file in recorded["inputs"]) == account["filtered"]
@@ -73,15 +73,15 @@ HELD_OUT = {
 def test_what_is_held_out_is_what_the_sample_has(texts, tmp_path, way):
     """The held-out dataset is that of a build of these records alone, manifest included; the other has the others."""
     build(texts, tmp_path / "out", hold_out="20%", **way)
-    same = {name: value for name, value in way.items() if name not in {"executor", "shard_size"}}
-    build(texts, tmp_path / "all", **same)
-    build(texts, tmp_path / "valid", **{**same, "sample": 0.2})
+    shared = {name: value for name, value in way.items() if name not in {"executor", "shard_size"}}
+    build(texts, tmp_path / "all", **shared)
+    build(texts, tmp_path / "valid", **{**shared, "sample": 0.2})
     valid = {name.replace("x_", "x_valid_"): data for name, data in published(tmp_path / "valid").items()}
     out = published(tmp_path / "out")
     assert valid.items() <= out.items()
     assert len(out) == 2 * len(valid)
-    train, held, every = (documents(tmp_path / name) for name in ("out", "valid", "all"))
-    assert sorted(train + held) == sorted(every)
+    train, held_out, all_documents = (documents(tmp_path / name) for name in ("out", "valid", "all"))
+    assert sorted(train + held_out) == sorted(all_documents)
 
 
 def test_a_sample_without_records_is_refused(texts, tmp_path):

@@ -53,11 +53,11 @@ def test_no_flag_of_a_command_shows_a_secret(command, capfd):
     for number, action in enumerate(actions):
         flag = action.option_strings[-1] if action.option_strings else None
         beside = [word for name, value in GIVEN.items() if name in flags - {flag} for word in (name, value)]
-        places = ["x" for other in needed if other is not action]
+        positionals = ["x" for other in needed if other is not action]
         for address in ADDRESSES[number % 3 :: 3]:
-            words = [command, *beside, *places, f"{flag}={address}" if flag else address]
-            shown = run(words, capfd)
-            assert SECRET not in shown, words
+            words = [command, *beside, *positionals, f"{flag}={address}" if flag else address]
+            output = run(words, capfd)
+            assert SECRET not in output, words
     written = [path for path in Path.cwd().rglob("*") if path.is_file()]
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
 
@@ -74,10 +74,10 @@ def test_no_file_of_options_shows_a_secret(address, folder, capfd):
     for name, text in texts.items():
         (folder / name).write_text(text)
     common = ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", "out/x"]
-    shown = [run(["build", "--input-list", "list", *common], capfd)]
-    shown += [run([command, "--config", name], capfd) for name in texts for command in ("build", "merge", "mix")]
-    shown.append(run(["instruct", "others.yaml", *common, "--input", "i.jsonl", "--debug"], capfd))
-    assert not [text for text in shown if SECRET in text]
+    outputs = [run(["build", "--input-list", "list", *common], capfd)]
+    outputs += [run([command, "--config", name], capfd) for name in texts for command in ("build", "merge", "mix")]
+    outputs.append(run(["instruct", "others.yaml", *common, "--input", "i.jsonl", "--debug"], capfd))
+    assert not [text for text in outputs if SECRET in text]
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -90,9 +90,9 @@ def test_no_error_of_a_function_holds_a_secret(address):
         lambda: build("i.jsonl", tokenizer=OWN.plain_tokenizer, output_prefix="out/x", workers=address),
         lambda: build("i.jsonl", tokenizer=OWN.plain_tokenizer, output_prefix="out/x", address=address),
     ):
-        with pytest.raises((DsindexError, ValueError, TypeError, OSError)) as refused:
+        with pytest.raises((DsindexError, ValueError, TypeError, OSError)) as raised:
             call()
-        assert SECRET not in str(refused.value)
+        assert SECRET not in str(raised.value)
 
 
 @pytest.mark.exhaustive
@@ -104,12 +104,12 @@ def test_no_recorded_address_shows_a_secret(folder, capfd):
     assert main(["build", "--input", source, *common, "--keep-shards"]) == 0
     assert main(["merge", "--input", "out/d_text_document", "--output-prefix", "out/m"]) == 0
     prefix = "out/d_text_document"
-    whole = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
-    recorded = [path for path, content in whole.items() if source.encode() in content]
+    contents = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
+    recorded = [path for path, content in contents.items() if source.encode() in content]
     assert {path.name for path in recorded} >= {"d_text_document.manifest.json"}
     for address in ADDRESSES[::2]:
         for path in recorded:
-            path.write_bytes(whole[path].replace(source.encode(), address.replace("/", "\\/").encode()))
+            path.write_bytes(contents[path].replace(source.encode(), address.replace("/", "\\/").encode()))
         commands = [
             ["inspect", prefix], ["inspect", prefix, "--document", "3"], ["inspect", "out/d.build"],
             ["trace", prefix, "--sample", "3"],
@@ -120,7 +120,7 @@ def test_no_recorded_address_shows_a_secret(folder, capfd):
             ["mix", prefix], ["convert", prefix, "out/c.pbin"],
         ]  # fmt: skip
         for words in commands:
-            shown = run(words, capfd)
-            assert SECRET not in shown, (words, shown)
+            output = run(words, capfd)
+            assert SECRET not in output, (words, output)
         written_files = [path for path in Path().rglob("*") if path.is_file() and path not in recorded]
         assert not [path for path in written_files if SECRET.encode() in path.read_bytes()]

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from dsindex.cli.main import main
-from tests.support.golden import OWN
+from tests.support.golden import LINES, OWN
 from tests.support.published import published
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
-LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 TEXT = b"".join(LINES[:60])
 OTHER = b"".join(LINES[60:90])
 STORED = Path("out/x.build/dsindex-stdin")
@@ -44,18 +43,18 @@ def test_bytes_are_those_of_a_file_and_nothing_is_left(pipe):
     assert not STORED.parent.exists()
 
 
-@pytest.mark.parametrize(("again", "text", "says"), [
+@pytest.mark.parametrize(("second_text", "text", "says"), [
     (TEXT, TEXT, "11 of 11 shards kept"),
     (OTHER, OTHER, "0 of "),
     (b"", TEXT, f"nothing is piped: continuing with the {len(TEXT):,} bytes of standard input in "),
 ], ids=["the same", "another", "nothing"])  # fmt: skip
-def test_interrupted_build_continues_with_what_is_piped_now(again, text, says, pipe, monkeypatch, cli):
+def test_interrupted_build_continues_with_what_is_piped_now(second_text, text, says, pipe, monkeypatch, cli):
     pipe(text)
     assert main([*WORDS[:3], *TOKENIZER, "--output-prefix", "whole/x"]) == 0
     pipe(TEXT)
     interrupt(monkeypatch)
     assert STORED.read_bytes() == TEXT
-    pipe(again)
+    pipe(second_text)
     assert says in cli(WORDS).err
     assert published(Path("out")) == published(Path("whole"))
     assert not STORED.parent.exists()

@@ -21,24 +21,24 @@ def run(shell, folder, **environment):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("redirection", "said"), [
+@pytest.mark.parametrize(("redirection", "notice"), [
     (">/dev/full", f"warning: the summary {FULL}\n"), (">&- 2>&- <&-", None),
 ], ids=["full", "all-closed"])  # fmt: skip
-def test_build_whose_summary_cannot_be_printed_is_done(tmp_path, redirection, said):
-    ended = run(f"$ds {BUILD} {redirection}", tmp_path)
-    assert ended.returncode == 0, ended.stderr
+def test_build_whose_summary_cannot_be_printed_is_done(tmp_path, redirection, notice):
+    process = run(f"$ds {BUILD} {redirection}", tmp_path)
+    assert process.returncode == 0, process.stderr
     assert (tmp_path / f"{PREFIX}.manifest.json").exists()
-    assert "Traceback" not in ended.stderr
-    lines = [line for line in ended.stderr.splitlines(keepends=True) if said is None or line.startswith("warning:")]
-    assert "".join(lines) == (said or "")
+    assert "Traceback" not in process.stderr
+    lines = [line for line in process.stderr.splitlines(keepends=True) if notice is None or line.startswith("warning:")]
+    assert "".join(lines) == (notice or "")
 
 
 @pytest.mark.parametrize("command", ["build --help", "verify nowhere --json"])
 def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path, command):
-    ended = run(f"$ds {command} >/dev/full", tmp_path)
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].endswith(f"the output {FULL}")
-    assert "Traceback" not in ended.stderr
+    process = run(f"$ds {command} >/dev/full", tmp_path)
+    assert process.returncode == 1
+    assert process.stderr.splitlines()[-1].endswith(f"the output {FULL}")
+    assert "Traceback" not in process.stderr
 
 
 def test_files_of_a_job_never_become_standard_output(tmp_path):
@@ -48,6 +48,6 @@ def test_files_of_a_job_never_become_standard_output(tmp_path):
         "file = open('x', 'w');"
         "os.write(1, b'stray'); print('stray'); s.flush_output(); assert file.fileno() > 2, file.fileno()"
     )
-    ended = run(f'{sys.executable} -c "{code}" >&- 2>err <&-; r=$?; cat err >&2; exit $r', tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    process = run(f'{sys.executable} -c "{code}" >&- 2>err <&-; r=$?; cat err >&2; exit $r', tmp_path)
+    assert process.returncode == 0, process.stderr
     assert (tmp_path / "x").read_bytes() == b""

@@ -43,6 +43,6 @@ def test_bytes_are_those_of_the_kept_texts_of_each_input(way, source, tmp_path):
     sizes = [[file.tokenized_bytes for file in content.inputs] for content in contents]
     assert [content.bytes_per_token * content.tokens for content in contents] == pytest.approx(list(map(sum, sizes)))
     held_out = sizes[2:] or [[0] * len(texts)] * 2
-    for both, expected in zip(zip(sizes[:2], held_out, strict=True), (texts, lists), strict=True):
-        assert [a + b for a, b in zip(*both, strict=True)] == expected
+    for pairs, expected in zip(zip(sizes[:2], held_out, strict=True), (texts, lists), strict=True):
+        assert [a + b for a, b in zip(*pairs, strict=True)] == expected
     assert all(map(sum, sizes))

@@ -31,10 +31,9 @@ def built(tmp_path_factory):
     a, b = (str(folder / f"{name}_text_document") for name in "ab")
     dsindex.build_index(a, seq_length=16, epochs=2, split="1,0,0", data_cache_path=str(folder / "cache"))
     (folder / "identifiers.json").write_text('{"class": "T"}')
-    dsindex.build_index(
-        ["0.7", a, "0.3", b], seq_length=16, num_samples=[1500], split="1,0,0",
-        tokenizer_identifiers=str(folder / "identifiers.json"), data_cache_path=str(folder / "blend"),
-    )  # fmt: skip
+    options = {"seq_length": 16, "num_samples": [1500], "split": "1,0,0", "data_cache_path": str(folder / "blend")}
+    identifiers = str(folder / "identifiers.json")
+    dsindex.build_index(["0.7", a, "0.3", b], tokenizer_identifiers=identifiers, **options)
     return folder
 
 
@@ -51,9 +50,9 @@ def trace(cli, *words):
 
 
 def refusal(cli, code, *words):
-    shown = cli(["trace", *map(str, words)], code)
-    assert (shown.out, shown.err.count("\n")) == ("", 1 + ("hint: " in shown.err))
-    return shown.err
+    printed = cli(["trace", *map(str, words)], code)
+    assert (printed.out, printed.err.count("\n")) == ("", 1 + ("hint: " in printed.err))
+    return printed.err
 
 
 def record_of(part):
@@ -68,10 +67,10 @@ def test_samples_lead_to_lines_and_text(built, cli):
     report = trace(cli, built / "cache", *words)
     library = tokenizers.Tokenizer.from_file(os.path.join(TOKENIZER, "tokenizer.json"))
     assert (report["num_samples"], report["notes"]) == (len(samples), [])
-    for number, shown in zip(numbers, report["samples"], strict=True):
-        tokens = [token for part in shown["parts"] for token in part["tokens"]]
-        assert (shown["sample"], tokens) == (number, samples.tokens(number).tolist())  # type: ignore[union-attr]
-        for part in shown["parts"]:
+    for number, sample in zip(numbers, report["samples"], strict=True):
+        tokens = [token for part in sample["parts"] for token in part["tokens"]]
+        assert (sample["sample"], tokens) == (number, samples.tokens(number).tolist())  # type: ignore[union-attr]
+        for part in sample["parts"]:
             encoded = [*library.encode(record_of(part)["text"]).ids, library.token_to_id("<|endoftext|>")]
             assert encoded[part["offset"] :][: part["num_tokens"]] == part["tokens"]
             assert part["text"] == library.decode(part["tokens"], skip_special_tokens=False)
@@ -141,13 +140,13 @@ def chats(tmp_path_factory):
 def test_packs_lead_to_conversations(chats, cli):
     texts, packs = (IndexedDataset(str(chats / f"whole_{name}")) for name in ("text_document", "packing_256"))
     words = [chats / "whole_packing_256.bin", "--sample", *range(len(packs)), "--text-tokens", "9999"]
-    every = trace(cli, *words)
-    traced_tokens = [[part["tokens"] for part in shown["parts"]] for shown in every["samples"]]
+    report = trace(cli, *words)
+    traced_tokens = [[part["tokens"] for part in sample["parts"]] for sample in report["samples"]]
     assert traced_tokens == [[texts[number].tolist() for number in pack] for pack in packs]
-    for part in (part for shown in every["samples"] for part in shown["parts"]):
+    for part in (part for sample in report["samples"] for part in sample["parts"]):
         assert any(turn["value"].strip()[:9] in part["text"] for turn in record_of(part)["conversations"])
     lines = [part.source.line for part in dsindex.open(str(chats / "whole")).trace(1).parts]  # type: ignore[union-attr]
-    assert lines == [part["origin"]["source"]["line"] for part in every["samples"][1]["parts"]]
+    assert lines == [part["origin"]["source"]["line"] for part in report["samples"][1]["parts"]]
 
 
 def test_an_export_has_no_samples(chats, cli):

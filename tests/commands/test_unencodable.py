@@ -8,6 +8,7 @@ from dsindex.errors import BadRecordError
 from dsindex.options.build import BuildConfig
 from tests.support import text_tokenizers as trained
 from tests.support.jobs import config_of, run_config
+from tests.support.published import read_pair
 
 RUNAWAY = "x" * 40
 """Oniguruma gives up on the pattern after ten million steps, and tokenizers panics."""
@@ -23,9 +24,8 @@ def build(path, folder, **options):
     tokenizer = path.parent / "tokenizer.json"
     tokenizer.write_bytes(trained.byte_level_document(pre_tokenizer=steps))
     defaults = {"tokenizer_model": str(tokenizer), "append_eod": True, "eod_token": "<|eot|>"}
-    config = config_of(BuildConfig, path, output_prefix=str(folder / "x"), **{**defaults, **options})
-    run_config(config)
-    return b"".join((folder / f"x_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx"))
+    defaults["output_prefix"] = str(folder / "x")
+    return read_pair(run_config(config_of(BuildConfig, path, **{**defaults, **options})).prefixes[0])
 
 
 def write_lines(path, texts):
@@ -47,5 +47,5 @@ def test_record_is_named_and_set_aside_by_every_executor(executor, tmp_path):
 
 def test_verify_leaves_out_what_the_build_has_set_aside(tmp_path, cli):
     build(write_lines(tmp_path / "in.jsonl", TEXTS), tmp_path / "out", on_bad_record="quarantine")
-    shown = cli(["verify", str(tmp_path / "out" / "x_text_document"), "--against-source"]).out
-    assert "1 of 1 shards tokenized again" in shown
+    output = cli(["verify", str(tmp_path / "out" / "x_text_document"), "--against-source"]).out
+    assert "1 of 1 shards tokenized again" in output

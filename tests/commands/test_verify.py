@@ -1,4 +1,4 @@
-"""Verification of what a build published: against its manifest, and against its source down to the line."""
+"""Verification of datasets and caches: by manifests, by their sources down to the line, and by another dataset."""
 
 import json
 import re
@@ -28,12 +28,6 @@ from tests.support.pbin_files import write_pbin
 from tests.support.published import edit_manifest, move_tokenizer_away
 
 TRUSTED = f"gigatoken {version('gigatoken')}, and with tokenizers {version('tokenizers')} where the two can differ"
-
-
-def build(make_config, **options):
-    config = make_config(**options)
-    run_config(config)
-    return f"{config.output_prefix}_text_document"
 
 
 @pytest.fixture(scope="module")
@@ -124,14 +118,14 @@ def test_damaged_files_are_found(built):
     assert "there is no regular file, and" in all_findings(verify(built))
     Path(f"{built}.idx").unlink()
     report = verify(built)
-    assert "digest of the .bin" in [check.name for check in report.checks if not check.findings]  # is still checked
+    assert "digest of the .bin" in [check.name for check in report.checks if not check.findings]  # still checked
     assert f"{built}.idx: is missing next to its .bin" in report.findings[0]
 
 
 def test_provenance_has_a_row_for_every_document(built, make_config, tmp_path):
     """Also if its digest is the one in the manifest: a build may have lost the rows of a shard."""
     (tmp_path / "less.jsonl").write_bytes(OWN.docs.read_bytes().partition(b"\n")[2])
-    less = build(make_config, input=(str(tmp_path / "less.jsonl"),))
+    [less] = run_config(make_config(input=(str(tmp_path / "less.jsonl"),))).prefixes
     name = "provenance.parquet"
     shutil.copy(f"{less}.{name}", f"{built}.{name}")
     entry = json.loads(Path(manifest_path(less)).read_bytes())["content"]["digests"][name]
@@ -144,7 +138,7 @@ def test_provenance_has_a_row_for_every_document(built, make_config, tmp_path):
 def test_source_that_changed_is_named(make_config, tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_bytes(OWN.docs.read_bytes())
-    prefix = build(make_config, input=(str(source),))
+    [prefix] = run_config(make_config(input=(str(source),))).prefixes
     source.write_bytes(OWN.docs.read_bytes() + b"\n")
     with pytest.raises(InputError, match=f"{source}: it is not the input of 64460 bytes"):
         verify(prefix, against_source=True)
@@ -187,9 +181,9 @@ def test_command_says_what_was_found(built, cli):
 
 def test_dataset_that_is_not_there_is_called_that(tmp_path, cli):
     nope = str(tmp_path / "nope")
-    shown = cli(["verify", nope, f"{nope}.pbin"], 1).out
-    assert f"\nmissing  {nope}" in shown
-    assert f"{nope}: MISSING\n  FAILED: the dataset is there\n  FOUND: {nope}: there is no dataset" in shown
+    output = cli(["verify", nope, f"{nope}.pbin"], 1).out
+    assert f"\nmissing  {nope}" in output
+    assert f"{nope}: MISSING\n  FAILED: the dataset is there\n  FOUND: {nope}: there is no dataset" in output
     [report] = json.loads(cli(["verify", str(tmp_path), "--json"], 1).out)["reports"]
     assert report["verdict"] == "missing"
     assert "only a folder" in report["findings"][0]
@@ -217,8 +211,8 @@ def test_caches_that_were_checked_are_named(tmp_path, cli):
     assert sum(", split " in line for line in built) == 9
     names = {path.name.removesuffix("-description.txt") for path in (tmp_path / "cache").glob("*-description.txt")}
     for chosen in (prefixes, prefixes[:1]):
-        shown = cli(["verify", *chosen, "--cache", str(tmp_path / "cache"), "--executor", "local"]).out
-        checked = re.findall("checked: index cache (.*)", shown)
+        output = cli(["verify", *chosen, "--cache", str(tmp_path / "cache"), "--executor", "local"]).out
+        checked = re.findall("checked: index cache (.*)", output)
         assert len(checked) == len(set(checked))
         assert set(checked) == (names if chosen == prefixes else {name for name in names if not name.startswith("b-")})
 
@@ -274,13 +268,10 @@ def test_damaged_cache_is_found(name, damage, message, tmp_path):
 
 
 KEYS = {
-    "one": {},
-    "two": {"json_keys": ("text", "title")},
-    "paths": {"json_keys": (".meta.tag", "short=.title")},
+    "one": {}, "two": {"json_keys": ("text", "title")}, "joined": {"json_keys": ("title", "text"), "join": " "},
+    "paths": {"json_keys": (".meta.tag", "short=.title")}, "ids": {"token_ids": "ids"},
     "program": {"json_keys": ("text", "both=.text + .title")},
-    "joined": {"json_keys": ("title", "text"), "join": " "},
-    "ids": {"token_ids": "ids"},
-}
+}  # fmt: skip
 BOTH = {"sample": 0.7, "hold_out": 0.3}
 SAMPLES = {"all": {}, "sample": {"sample": 0.6}, "held-out": {"hold_out": 0.3}, "both": BOTH}
 WHERE = {"any": {}, "where": {"where": ".n > 5"}}

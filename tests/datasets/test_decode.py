@@ -10,7 +10,6 @@ import tokenizers
 
 import dsindex
 from dsindex import datasets
-from dsindex.datasets.gpt import DEFAULT_OPTIONS
 from dsindex.errors import TokenizerError
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import MODALITIES, OWN, TOKENIZERS
@@ -34,15 +33,6 @@ def prefix(tmp_path, monkeypatch):
     (tmp_path / "made").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path / "elsewhere")
     return tmp_path / "moved" / "out" / "data_text_document"
-
-
-def samples_of(prefix, *, options=DEFAULT_OPTIONS):
-    """Samples in the order of the documents; the last one has one token."""
-    dataset = datasets.IndexedDataset(prefix)
-    length = len(dataset[0])
-    rows = np.array([[0, 0], [1, 0], [1, 1]], np.int32)
-    indices = (np.arange(len(dataset), dtype=np.int32), rows, np.arange(2, dtype=np.uint32))
-    return datasets.GPTDataset(dataset, *indices, sequence_length=length, add_extra_token=False, options=options)
 
 
 def test_sequences_and_documents_are_decoded_with_the_named_tokenizer(prefix):
@@ -79,10 +69,15 @@ def test_ids_that_the_tokenizer_lacks_are_refused():
 
 @pytest.mark.parametrize("pad_token", [None, 0])
 def test_samples_are_decoded_without_padding(prefix, pad_token):
-    dataset = samples_of(prefix, options=datasets.SampleOptions(pad_token=pad_token))
+    """Samples in the order of the documents; the last one has one token."""
+    sequences = datasets.IndexedDataset(prefix)
+    rows = np.array([[0, 0], [1, 0], [1, 1]], np.int32)
+    indices = (np.arange(len(sequences), dtype=np.int32), rows, np.arange(2, dtype=np.uint32))
+    options = {"add_extra_token": False, "options": datasets.SampleOptions(pad_token=pad_token)}
+    dataset = datasets.GPTDataset(sequences, *indices, sequence_length=len(sequences[0]), **options)
     assert dataset.decode(0) == FIRST_TEXT + EOD
     assert len(dataset.tokens(1)) == len(dataset.tokens(0))
-    only = datasets.IndexedDataset(prefix).get(1, 0, 1)
+    only = sequences.get(1, 0, 1)
     assert dataset.decode(1) == load_object(TOKENIZERS["plain"]).decode(only.tolist(), skip_special_tokens=False)
     blend = datasets.BlendedDataset([dataset, dataset], np.array([1, 0], np.int16), np.array([0, 1], np.int64))
     assert (blend.decode(0), blend.decode(1)) == (dataset.decode(0), dataset.decode(1))

@@ -7,6 +7,7 @@ import pytest
 
 from dsindex.datasets import IndexedDataset
 from dsindex.errors import FormatError
+from dsindex.formats.dtypes import TOKEN_DTYPES
 from tests.support.datasets import write_dataset
 from tests.support.golden import DATASETS, dataset_name
 
@@ -17,6 +18,12 @@ SEQUENCES = [sequence for document in DOCUMENTS for sequence in document]
 @pytest.fixture
 def dataset(tmp_path):
     return IndexedDataset(write_dataset(tmp_path / "d", DOCUMENTS))
+
+
+@pytest.mark.parametrize("dtype", TOKEN_DTYPES.values(), ids=str)
+def test_dataset_has_the_type_and_the_modes_of_its_file(dtype, tmp_path):
+    dataset = IndexedDataset(write_dataset(tmp_path / "d", DOCUMENTS, dtype=dtype, modes=[0, 1, 0, -2]))
+    assert (dataset[0].dtype, dataset.sequence_modes.tolist()) == (dtype, [0, 1, 0, -2])
 
 
 def test_sequence_is_the_same_by_any_integer(dataset):

@@ -87,20 +87,16 @@ def read_examples(page):
 def read_commands(example):
     """Split a `sh` or `console` block into commands."""
     is_console = example.language == "console"
-    pending, shown, current = "", None, ""
+    pending, commands = "", []
     for line in example.text.splitlines():
-        is_command = bool(pending) or not is_console or line.startswith("$ ")
-        if not is_command:
-            assert shown is not None, f"{example.place}: output before the first command"
-            shown.append(line)
+        if is_console and not pending and not line.startswith("$ "):
+            assert commands, f"{example.place}: output before the first command"
+            commands[-1][1].append(line)
             continue
         pending += line.removeprefix("$ ") if is_console and not pending else line.strip()
         if pending.endswith("\\"):
             pending = pending[:-1]
-            continue
-        if current:
-            yield Command(line=current, output=None if shown is None else tuple(shown))
-        current, pending = re.sub(r"(^|\s)#\s.*$", "", pending).strip(), ""
-        shown = [] if is_console else None
-    if current:
-        yield Command(line=current, output=None if shown is None else tuple(shown))
+        else:
+            commands.append((re.sub(r"(^|\s)#\s.*$", "", pending).strip(), []))
+            pending = ""
+    return [Command(line=line, output=tuple(output) if is_console else None) for line, output in commands if line]

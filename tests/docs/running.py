@@ -50,7 +50,7 @@ class PageRunner:
         self._printed = printed.getvalue()
 
     def _assert_commands_print(self, example):
-        commands = list(read_commands(example))
+        commands = read_commands(example)
         for command in commands:
             code, printed = run_command(command)
             expected = int(example.value) if example.mark == "fails" and command is commands[-1] else 0
@@ -81,8 +81,8 @@ def assert_same_output(expected, printed, *, place):
             pattern += re.escape(_same_figures(line)).replace("…", ".*?") + r"\n"
     lines = [_same_figures(line) for line in printed.splitlines() if not _PROGRESS.match(line)]
     text = "".join(f"{line}\n" for line in lines)
-    shown = "\n".join(expected)
-    assert re.fullmatch(pattern, text), f"{place}: the page shows\n{shown}\nand this was printed:\n{printed}"
+    page_text = "\n".join(expected)
+    assert re.fullmatch(pattern, text), f"{place}: the page shows\n{page_text}\nand this was printed:\n{printed}"
 
 
 def _same_figures(line):

@@ -56,8 +56,8 @@ def committed_shards(work_dir):
     if not (work_dir / "journal.jsonl").exists():
         return set()
     keys = [key.split("\0") for key in Journal(str(work_dir)).shards]
-    now = {path: os.stat(path).st_mtime_ns for path in {path for path, *_ in keys}}
-    return {f"{path} {begin}" for path, _size, version, begin, *_ in keys if version == str(now[path])}
+    times_by_path = {path: os.stat(path).st_mtime_ns for path in {path for path, *_ in keys}}
+    return {f"{path} {begin}" for path, _size, version, begin, *_ in keys if version == str(times_by_path[path])}
 
 
 def assert_continues(zygote, arguments, out, scratch, expected):

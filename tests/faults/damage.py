@@ -15,7 +15,7 @@ def paths_below(folder, pattern=""):
     return sorted(path for path in names if re.search(pattern, path[len(str(folder)) :]))
 
 
-def damage_one(what, paths, rng):
+def damage_one(damage, paths, rng):
     """Damage one of some files; all files of a kind are as likely as the one file of another.
 
     Returns:
@@ -27,38 +27,38 @@ def damage_one(what, paths, rng):
     if not groups:
         return None
     path = Path(rng.choice(groups[rng.choice(sorted(groups))]))
-    if what in {"flips", "digits"} and not re.search(r"journal|/shards/|\.partial", str(path)):
-        what = "flip"  # what names the owner of a folder may not lose its name
-    if what == "lengthen" and re.search(r"owner\.json|-lock", path.name):
-        what = "truncate"  # what is added to an empty lock is somebody else's
+    if damage in {"flips", "digits"} and not re.search(r"journal|/shards/|\.partial", str(path)):
+        damage = "flip"  # what names the owner of a folder may not lose its name
+    if damage == "lengthen" and re.search(r"owner\.json|-lock", path.name):
+        damage = "truncate"  # what is added to an empty lock is somebody else's
     try:
-        damage_file(path, what, rng)
+        damage_file(path, damage, rng)
     except FileNotFoundError:  # removed meanwhile
         return None
-    return f"{what} {path}"
+    return f"{damage} {path}"
 
 
-def damage_file(path, what, rng):
+def damage_file(path, damage, rng):
     """Damage a file; its time stays in half of the cases, as when a disk rots."""
     status, data = path.stat(), bytearray(path.read_bytes())
-    if what == "remove":
+    if damage == "remove":
         path.unlink()
         return
     at = rng.randrange(len(data)) if data else 0
-    if what in {"flip", "flips"} and data:
-        for _ in range(1 if what == "flip" else rng.choice((4, 20, len(data) // 50))):
+    if damage in {"flip", "flips"} and data:
+        for _ in range(1 if damage == "flip" else rng.choice((4, 20, len(data) // 50))):
             data[at] ^= 1 << rng.randrange(8)
             at = rng.randrange(len(data))
-    elif what == "digits":
+    elif damage == "digits":
         places = [place for place, byte in enumerate(data) if 48 <= byte < 58]
         for place in rng.sample(places, -(-len(places) // 30)):
             data[place] ^= 1
-    elif what == "zeros":
+    elif damage == "zeros":
         end = at + rng.choice((1, 8, 600))
         data[at:end] = bytes(len(data[at:end]))
-    elif what in {"truncate", "empty"}:
-        del data[at if what == "truncate" else 0 :]
-    elif what == "lengthen":
+    elif damage in {"truncate", "empty"}:
+        del data[at if damage == "truncate" else 0 :]
+    elif damage == "lengthen":
         data += rng.choice((rng.randbytes(rng.choice((1, 8, 100))), bytes(data[-at:])))
     with path.open("r+b") as file:
         file.write(data)

@@ -113,10 +113,10 @@ def draw_events(rng, command, *, is_keeping):
         share = share**2 if number else share  # less is left to do
         kind = rng.choice(("", "", "damage", "damage", "damage", "other", "other", "move"))
         if kind == "other" and command in REPLACING:
-            what = rng.choice(OTHERS[command])
-            yield Event(kind=kind, what=what, share=rng.random() * 1.5, replaces=rng.random() < 0.5)
-        what = rng.choice(STRIKES[:9] if kind == "damage" else strikes)  # which leave something
-        yield Event(kind="strike", what=what, share=share, is_publishing=what not in DAMAGES and rng.random() < 0.3)
+            action = rng.choice(OTHERS[command])
+            yield Event(kind=kind, what=action, share=rng.random() * 1.5, replaces=rng.random() < 0.5)
+        action = rng.choice(STRIKES[:9] if kind == "damage" else strikes)  # which leave something
+        yield Event(kind="strike", what=action, share=share, is_publishing=action not in DAMAGES and rng.random() < 0.3)
         if kind == "damage":
             file = rng.choice(("", "", "journal", "/shards/", "/shards/", r"\.partial"))
             yield Event(kind=kind, what=rng.choice(DAMAGES), file=file)
@@ -125,11 +125,7 @@ def draw_events(rng, command, *, is_keeping):
 
 
 OF_RECORDS = ((("--on-bad-record", "quarantine"), 0.5), (("--no-provenance",), 0.15))
-OF_TEXT = (
-    (("--json-keys", "text", "title"), 0.4),
-    (("--sample", "60%"), 0.15),
-    (("--empty-documents", "eod"), 0.2),
-)
+OF_TEXT = ((("--json-keys", "text", "title"), 0.4), (("--sample", "60%"), 0.15), (("--empty-documents", "eod"), 0.2))
 OPTIONS = {
     "build": (*OF_RECORDS, *OF_TEXT, (("--where", ".title != null"), 0.2), (("--hold-out", "30%"), 0.2)),
     "build with index": (*OF_RECORDS, *OF_TEXT, (("--where", ".title | length > 0"), 0.2), (("--join", "\\n"), 0.2)),
@@ -228,8 +224,8 @@ def show_counts(counts):
     """Return what was drawn and what happened as a list, the most frequent first."""
     lines = []
     for heading in sorted({heading for heading, _ in counts}):
-        own = sorted(((count, name) for (group, name), count in counts.items() if group == heading), reverse=True)
-        lines += ["", f"{heading} ({sum(count for count, _ in own):,})", *(f"{n:7,}  {name}" for n, name in own)]
+        ranks = sorted(((count, name) for (group, name), count in counts.items() if group == heading), reverse=True)
+        lines += ["", f"{heading} ({sum(count for count, _ in ranks):,})", *(f"{n:7,}  {name}" for n, name in ranks)]
     return "\n".join(lines)
 
 
@@ -248,11 +244,11 @@ def main():
     counts, num_failed, options = Counter(), 0, {"is_long": chosen.long, "minimises": not chosen.no_minimise}
     with Zygote() as zygote, tempfile.TemporaryDirectory(prefix="drawn", dir=MEMORY) as base:
         for begin in range(0, len(seeds), 100):
-            own = seeds[begin : begin + 100]
-            for text in run_seeds(own, zygote, base, counts=counts, **options):
+            batch = seeds[begin : begin + 100]
+            for text in run_seeds(batch, zygote, base, counts=counts, **options):
                 num_failed += 1
                 print(text, end="\n\n", flush=True)
-            print(f"{begin + len(own):,} of {len(seeds):,} jobs, {num_failed} failed", file=sys.stderr)
+            print(f"{begin + len(batch):,} of {len(seeds):,} jobs, {num_failed} failed", file=sys.stderr)
     print(show_counts(counts))
     print(f"{num_failed} of {len(seeds):,} jobs failed")
     return int(num_failed > 0)

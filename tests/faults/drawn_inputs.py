@@ -88,8 +88,8 @@ def write_piece(kind, path, rng, write):
     if kind in {"folder", "tiny"}:
         folder = path.with_suffix("")
         folder.mkdir()
-        for each in range(rng.randint(30, 80) if kind == "tiny" else 3):
-            write(folder / f"{each:03}.jsonl", num_lines=rng.randint(1, 2) if kind == "tiny" else None)
+        for number in range(rng.randint(30, 80) if kind == "tiny" else 3):
+            write(folder / f"{number:03}.jsonl", num_lines=rng.randint(1, 2) if kind == "tiny" else None)
         (folder / "README.md").write_text("no record\n")
         return [folder, folder / "001.jsonl"] if kind == "folder" else [folder]
     if kind in {"parquet", "arrow"}:
@@ -160,9 +160,9 @@ def words_of(job, folder, out, work=None):
     """Write the inputs of a job; return its words without those of its executor, and its standard input."""
     command = job.command
     options = [word.replace("IN", str(folder / "in")) for group in job.options for word in group]
-    own = ["--work-dir", str(work)] if work else []
+    folder_words = ["--work-dir", str(work)] if work else []
     if command in {"merge", "pack --merge", "convert", "index"}:
-        return [*words_over_datasets(job, folder, out), *options, *own], None
+        return [*words_over_datasets(job, folder, out), *options, *folder_words], None
     words, stdin = write_inputs(job, folder)
     if command == "raw-index":
         path = folder / "in" / "0.jsonl"
@@ -178,4 +178,4 @@ def words_of(job, folder, out, work=None):
         if command == "build with index":
             words += ["--seq-length", "32", "--num-samples", "100", "--split", "1", "--plain-names"]
             words += ["--data-cache-path", f"{out}/cache"]
-    return [*words, *options, *own], stdin
+    return [*words, *options, *folder_words], stdin

@@ -17,22 +17,18 @@ def assert_clean_stop(ended, *parts):
     assert [part for part in parts if part not in said] == [], said
 
 
-PLACES = {
-    "a shard": (".build/shards", 90),
-    "the journal": ("journal.jsonl", 6),
-    "the output": ("x_text_document.bin", 2),
-}
+PLACES = {"a shard": (".build/shards", 90), "the journal": ("journal.jsonl", 6), "the output": ("document.bin", 2)}
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize(("what", "place"), [
+@pytest.mark.parametrize(("action", "place"), [
     ("ENOSPC", "a shard"), ("EROFS", "a shard"), ("ENOSPC", "the journal"), ("EDQUOT", "the output"),
     ("EACCES", "the output"),
 ])  # fmt: skip
-def test_disk_that_refuses_stops_the_build(what, place, corpus, expected, zygote, tmp_path, out):
+def test_disk_that_refuses_stops_the_build(action, place, corpus, expected, zygote, tmp_path, out):
     where, at = PLACES[place]
-    ended = zygote.run(tmp_path / "run", command(corpus, out), Strike(at=at, what=what, place=where, lasts=True))
-    remedy = "make room" if what in {"ENOSPC", "EDQUOT"} else "choose a folder that you may write to"
+    ended = zygote.run(tmp_path / "run", command(corpus, out), Strike(at=at, action=action, place=where, lasts=True))
+    remedy = "make room" if action in {"ENOSPC", "EDQUOT"} else "choose a folder that you may write to"
     assert_clean_stop(ended, str(out), "cannot be written", remedy)
     assert not list(out.glob("*.idx"))
     assert assert_continues(zygote, command(corpus, out), out, tmp_path, expected)
@@ -55,18 +51,18 @@ def test_full_disk_stops_and_continues_after_it_is_enlarged(room, when, corpus, 
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(("what", "said"), [("vanish", " read"), ("grow", " bytes"), ("cut", " bytes")])
-def test_input_that_changes_under_way_stops_the_build(what, said, corpus, zygote, tmp_path, out):
+@pytest.mark.parametrize(("action", "said"), [("vanish", " read"), ("grow", " bytes"), ("cut", " bytes")])
+def test_input_that_changes_under_way_stops_the_build(action, said, corpus, zygote, tmp_path, out):
     copy = tmp_path / "copy.jsonl"
     shutil.copyfile(corpus, copy)
-    strike = Strike(at=30, what=what, place=".build/shards", target=str(copy))
+    strike = Strike(at=30, action=action, place=".build/shards", target=str(copy))
     assert_clean_stop(zygote.run(tmp_path / "run", command(copy, out), strike), "copy.jsonl", said)
     assert not list(out.glob("*.idx"))
     # What became of the input is read again, and its broken line is said by name.
     again = zygote.run(tmp_path / "run", command(copy, out))
-    if what == "grow":
+    if action == "grow":
         assert again.code == 0, again.errors
         assert "copy.jsonl is gone or changed" in again.errors
         return
     broken = ("copy.jsonl, line ", "not valid JSON", "shards are kept")
-    assert_clean_stop(again, *(("copy.jsonl", " read") if what == "vanish" else broken))
+    assert_clean_stop(again, *(("copy.jsonl", " read") if action == "vanish" else broken))

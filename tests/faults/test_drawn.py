@@ -38,9 +38,9 @@ ALWAYS = {  # what few seeds draw
 }
 
 
-@pytest.mark.parametrize("what", ALWAYS)
-def test_jobs_that_are_seldom_drawn(what, zygote, memory):
-    kind, event = ALWAYS[what]
+@pytest.mark.parametrize("name", ALWAYS)
+def test_jobs_that_are_seldom_drawn(name, zygote, memory):
+    kind, event = ALWAYS[name]
     events = (event, Event(kind="strike", what="kill", share=0.25))
     job = Job(seed=2, command="build", inputs=(kind,), options=(), events=events, range_bytes=512, is_keeping=True)
     failure = try_job(job, zygote, memory, counts := Counter())

@@ -5,13 +5,13 @@ import json
 import os
 import random
 
-import pyarrow as pa
 import pytest
 
 from dsindex.errors import BadRecordError, InputError
 from dsindex.options.build import BuildConfig
 from dsindex.store.read import digest_file
 from tests.faults.corpus import BROKEN, write_corpus
+from tests.support.compressed import zstd
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 from tests.support.published import published
@@ -34,18 +34,13 @@ def corpus(tmp_path_factory, broken):
 
 
 def build(corpus, out, **options):
-    defaults = {
-        "json_keys": ("text", "title"),
-        "append_eod": True,
-        "on_bad_record": "quarantine",
-        "shard_size": "32KiB",
-    }
-    return run_config(config_of(BuildConfig, corpus, **{**defaults, "output_prefix": str(out / "x"), **options}))
+    defaults = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
+    defaults |= {"shard_size": "32KiB", "output_prefix": str(out / "x")}
+    return run_config(config_of(BuildConfig, corpus, **{**defaults, **options}))
 
 
 def read_quarantine(path):
-    with pa.CompressedInputStream(pa.OSFile(str(path)), "zstd") as stream:
-        return [json.loads(line) for line in stream.read().decode().splitlines()]
+    return [json.loads(line) for line in zstd.decompress(path.read_bytes()).splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +109,14 @@ def test_nothing_set_aside_is_no_file_and_removes_an_old_one(corpus, tmp_path):
     assert name in os.listdir(tmp_path)
     build(OWN.docs, tmp_path, json_keys=("text",), replace=True)
     assert name not in os.listdir(tmp_path)
+
+
+def test_longer_lines_than_allowed_are_bad_records(tmp_path):
+    lines = [json.dumps({"text": "a" * size}).encode() for size in (10, 400, 90_000, 20)]
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    options = {"json_keys": ("text",), "max_record_size": "300B", "shard_size": "2KiB"}
+    build(tmp_path / "in.jsonl", tmp_path, **options)
+    entries = read_quarantine(tmp_path / "x_text_document.quarantine.jsonl.zst")
+    assert [(entry["line"], len(entry["raw"])) for entry in entries] == [(2, 300), (3, 300)]
+    with pytest.raises(BadRecordError, match="line 2: record of 412 bytes is larger than the limit of 300 bytes"):
+        build(tmp_path / "in.jsonl", tmp_path / "fail", **options, on_bad_record="fail")

@@ -101,7 +101,7 @@ class Trial:
         ended = self.zygote.run(self.folder / "run", words, strike, stdin=stdin, range_bytes=self.job.range_bytes)
         shown = f"dsindex {shlex.join(words)}" + (f" < {stdin}" if stdin != os.devnull else "")
         if strike:
-            shown += f"  # {strike.what} at {'read' if strike.reads else 'call'} {strike.at} {strike.place}"
+            shown += f"  # {strike.action} at {'read' if strike.reads else 'call'} {strike.at} {strike.place}"
         self.log.append(f"{shown}: {ended.code} after {time.monotonic() - began:.1f} s; {ended.struck or ''}")
         said = ended.errors.strip().splitlines()
         if ended.code not in {0, -9}:
@@ -115,19 +115,19 @@ class Trial:
             raise Failed("damage is reported, and there was none")
         self.was_killed |= ended.code == -9
         if (ended.code == 0 or not self.was_killed) and f"{self.out}/y" not in " ".join(words):
-            left = [path for path in names_below(self.out) if path.endswith(".tmp") and path not in USERS]
-            if left:
-                raise Failed(f"temporary file after exit {ended.code}: {kind_of(left[0])}")
+            leftovers = [path for path in names_below(self.out) if path.endswith(".tmp") and path not in USERS]
+            if leftovers:
+                raise Failed(f"temporary file after exit {ended.code}: {kind_of(leftovers[0])}")
         if ended.code not in {0, -9} and not self.was_killed and not self.touched and self.job.command in REPLACING:
             self.check_tidied()
         return ended
 
     def check_tidied(self):
         """Check that a run which fails leaves only what the next one uses."""
-        left = [name for name in names_below(self.out) if name.endswith(".partial")]
-        left += [name for name in names_below(self.work_dir) if name.startswith("shards/")]
-        if left and not Journal(str(self.work_dir)).has_work:
-            raise Failed(f"left over after a failure: {kind_of(left[0])}")
+        leftovers = [name for name in names_below(self.out) if name.endswith(".partial")]
+        leftovers += [name for name in names_below(self.work_dir) if name.startswith("shards/")]
+        if leftovers and not Journal(str(self.work_dir)).has_work:
+            raise Failed(f"left over after a failure: {kind_of(leftovers[0])}")
 
     def run_options(self):
         """Return the options of a run that do not change what is made."""
@@ -164,32 +164,32 @@ class Trial:
 
     def strike_of(self, event):
         """Return the strike of an event, at its share of the calls of an undisturbed run."""
-        what, reads = event.what.split(" ")[0], event.what.endswith(" read")
-        place = f"{self.folder}/" if what.startswith("E") else ""
+        action, reads = event.what.split(" ")[0], event.what.endswith(" read")
+        place = f"{self.folder}/" if action.startswith("E") else ""
         target = str(self.stdin or os.devnull)
         if reads:
             place = f"{self.folder}/{READ}"
         elif event.what.endswith(" partial"):  # a file that is complete, before its size is compared and it is renamed
             target = f"{self.out}::\\.(bin|pbin|idx|parquet|zst)\\.[0-9a-f]+\\.partial$"
             place = r"manifest\.json\.[0-9a-f]+\.partial"
-            return Strike(at=0, what=what, place=place, target=target, seed=self.job.seed)
+            return Strike(at=0, action=action, place=place, target=target, seed=self.job.seed)
         elif event.is_publishing:
             place = f"{self.folder}/(out|first)/{PUBLISHED}"
         if event.what in DAMAGES:
             target = f"{self.work_dir}::/shards/.*(?<!\\.tmp)$"
-        seed, lasts = self.job.seed, what in {"ENOSPC", "EDQUOT"}
-        strike = Strike(what=what, reads=reads, lasts=lasts, place=place, target=target, seed=seed)
+        seed, lasts = self.job.seed, action in {"ENOSPC", "EDQUOT"}
+        strike = Strike(action=action, reads=reads, lasts=lasts, place=place, target=target, seed=seed)
         num_calls = sum(strike.counts(*call.split(" ", 1)) for call in self.calls[reads])
         return replace(strike, at=min(int(event.share * num_calls), max(num_calls - 1, 0)))
 
     def strike(self, event):
         """Run the job with a strike; return whether it succeeded all the same."""
         strike = self.strike_of(event)
-        self.touched += f" {event.what}" if strike.what in DAMAGES else ""
+        self.touched += f" {event.what}" if strike.action in DAMAGES else ""
         ended = self.run(strike)
         shown = f"{event.what}{' while publishing' if event.is_publishing and not strike.reads else ''}"
         self.counts["Interruptions" if ended.struck is not None else "Interruptions not reached", shown] += 1
-        if not any(each.kind == "other" for each in self.job.events) and "final name" not in self.touched:
+        if not any(happening.kind == "other" for happening in self.job.events) and "final name" not in self.touched:
             check_what_stands(snapshot(self.out), self.before_job, self.expected)
         if ended.code == 1 and not self.was_killed and self.job.command in ONCE:
             self.check_nothing_changed()
@@ -203,9 +203,9 @@ class Trial:
         rng = random.Random(f"{self.job.seed} {event}")
         paths = [*paths_below(self.out), *(paths_below(self.work) if self.work else [])]
         paths = [path for path in paths if os.path.relpath(path, self.out) not in USERS]
-        for one, other in (("journal", "work-folder.json"), ("work-folder.json", "journal")):
-            if one in self.touched:  # one of them has to say that the folder is a work folder
-                paths = [path for path in paths if other not in path]
+        for name, other_name in (("journal", "work-folder.json"), ("work-folder.json", "journal")):
+            if name in self.touched:  # one of them has to say that the folder is a work folder
+                paths = [path for path in paths if other_name not in path]
         commits = b"".join(Path(path).read_bytes() for path in paths if path.endswith(".commit"))
         paths = [path for path in paths if re.search(LEFT, path) or f'"{os.path.basename(path)}"'.encode() in commits]
         done = damage_one(event.what, [path for path in paths if re.search(event.file, path)] or paths, rng)
@@ -249,14 +249,14 @@ class Trial:
         path.write_bytes(data)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
-    def move(self, what):
+    def move(self, target):
         """Move the output folder or the work folder."""
-        if what == "output" and self.out.name == "first":
+        if target == "output" and self.out.name == "first":
             self.log.append(f"# mv {self.out} {self.folder / 'out'}")
             self.out = self.out.rename(self.folder / "out")
             self.counts["Moves", "output"] += 1
         work = next(iter(self.out.glob("x*.build")), None)
-        if what == "work" and self.work is None and work:
+        if target == "work" and self.work is None and work:
             (self.folder / "elsewhere").mkdir()
             self.work = work.rename(self.folder / "elsewhere" / "w.build")
             self.log.append(f"# mv {work} {self.work}")
@@ -287,16 +287,16 @@ class Trial:
 
     def check_nothing_changed(self):
         """Check that a command without a work folder leaves nothing if it fails."""
-        found, expected = snapshot(self.out), self.before_job | self.expected
-        left = sorted(name for name in found if found[name] != expected.get(name))
-        left = [name for name in left if not name.endswith(".progress.json")]
-        if left and not any(name.endswith(".commit") for name in left):  # which the next run carries out
-            raise Failed(f"left over after a failure: {kind_of(left[0])}")
+        files, expected = snapshot(self.out), self.before_job | self.expected
+        leftovers = sorted(name for name in files if files[name] != expected.get(name))
+        leftovers = [name for name in leftovers if not name.endswith(".progress.json")]
+        if leftovers and not any(name.endswith(".commit") for name in leftovers):  # which the next run carries out
+            raise Failed(f"left over after a failure: {kind_of(leftovers[0])}")
 
     def check_one_plan(self, ended):
         """Check that a run which makes shards has removed what a run of another plan assembled."""
-        left = [re.search(r"\.p?bin\.([0-9a-f]{16})\.partial$", name) for name in names_below(self.out)]
-        if ended.tokenized and len({match[1] for match in left if match}) > 1:
+        matches = [re.search(r"\.p?bin\.([0-9a-f]{16})\.partial$", name) for name in names_below(self.out)]
+        if ended.tokenized and len({match[1] for match in matches if match}) > 1:
             raise Failed("what a run of another plan assembled stays")
 
     def check_kept_shards(self):
@@ -305,9 +305,9 @@ class Trial:
             return
         journal = Journal(str(self.work_dir))
         used = {file.name for result in journal.shards.values() for file in result.stored_files}
-        found = {name for name in names_below(self.work_dir) if name.startswith("shards/")}
-        if found - used:
-            raise Failed(f"not a shard of the journal: {kind_of(min(found - used))}")
+        shard_names = {name for name in names_below(self.work_dir) if name.startswith("shards/")}
+        if shard_names - used:
+            raise Failed(f"not a shard of the journal: {kind_of(min(shard_names - used))}")
         manifests = [json.loads(path.read_bytes()) for path in self.out.glob("x*.manifest.json")]
         num_shards = max(manifest["run"]["shards"] for manifest in manifests if "run" in manifest)
         if not self.touched and len(journal.shards) < num_shards:
@@ -315,15 +315,15 @@ class Trial:
 
     def compare(self):
         """Compare what stands at the end with what an undisturbed run leaves."""
-        found, expected = snapshot(self.out), self.expected
-        if missing := sorted(expected.keys() - found.keys()):
+        files, expected = snapshot(self.out), self.expected
+        if missing := sorted(expected.keys() - files.keys()):
             raise Failed(f"missing: {kind_of(missing[0])}")
-        if added := sorted(found.keys() - expected.keys()):
+        if added := sorted(files.keys() - expected.keys()):
             raise Failed(f"left over: {kind_of(added[0])}")
-        if other := [name for name in sorted(found) if found[name] != expected[name]]:
+        if other := [name for name in sorted(files) if files[name] != expected[name]]:
             raise Failed(f"other bytes: {kind_of(other[0])}")
-        if (self.folder / "elsewhere").exists() and (left := names_below(self.folder / "elsewhere")):
-            raise Failed(f"left over in the work folder: {kind_of(left[0])}")
+        if (self.folder / "elsewhere").exists() and (leftovers := names_below(self.folder / "elsewhere")):
+            raise Failed(f"left over in the work folder: {kind_of(leftovers[0])}")
         if snapshot(self.folder / "in") != self.inputs:
             raise Failed("inputs were touched")
 
@@ -370,9 +370,9 @@ def fewer_inputs(words):
     return words[: end - 1] + words[end:] if end - begin > 1 else [*words]
 
 
-def other_words(words, what):
+def other_words(words, variant):
     """Return the words of another job of the same output."""
-    match what:
+    match variant:
         case "--append-eod":
             return [word for word in words if word not in {"--append-eod", "--empty-documents", "eod"}]
         case "records" if "instruct" in words:
@@ -390,13 +390,13 @@ def other_words(words, what):
 
 def check_end(strike, ended):
     """Check how a run ended that a strike met."""
-    if strike.what in {"kill", "tear"} and ended.code != -9:
-        raise Failed(f"exit code {ended.code} after {strike.what}")
+    if strike.action in {"kill", "tear"} and ended.code != -9:
+        raise Failed(f"exit code {ended.code} after {strike.action}")
     if strike.reads and ended.code and re.search(r"Input/output error|Stale file handle", ended.errors):
         raise Failed("one error of a disk ends a run that reads")
-    if strike.what in DAMAGES and "/shards/" in strike.target and ended.code:
+    if strike.action in DAMAGES and "/shards/" in strike.target and ended.code:
         raise Failed(f"a damaged shard ends a run: {kind_of(ended.struck)}")
-    if strike.what == "meet":
+    if strike.action == "meet":
         check_said(ended.struck.splitlines())
         met = ended.struck.split("\n")[0]
         if met not in {"0", "1"} or (met == "0" and ended.code):  # both were let in
@@ -410,16 +410,16 @@ def check_said(lines):
         raise Failed(f"traceback: {shown[0][:80]}")
 
 
-def check_what_stands(found, before, expected):
+def check_what_stands(files, before, expected):
     """Check that what is complete to a reader is all from before the job, or all as it will be."""
-    for match in filter(None, map(COMPLETING.fullmatch, found)):
+    for match in filter(None, map(COMPLETING.fullmatch, files)):
         name, stem, end = match[0], match["stem"], match["end"]
         if re.search(r"\.build/|\.partial/", name):
             continue
         for source in (before, expected):
-            own = [f"{stem}.bin"] if end == ".idx" else [each for each in source if each.startswith(stem + end[0])]
-            own = [each for each in own if each in source and not re.search(OTHERS, each)] if end != ".pbin" else []
-            if all(found.get(each) == source.get(each) for each in (name, *own)):
+            paths = [f"{stem}.bin"] if end == ".idx" else [path for path in source if path.startswith(stem + end[0])]
+            paths = [path for path in paths if path in source and not re.search(OTHERS, path)] if end != ".pbin" else []
+            if all(files.get(path) == source.get(path) for path in (name, *paths)):
                 break
         else:
             raise Failed(f"a mixture stands: {kind_of(name)}")
@@ -445,9 +445,9 @@ def snapshot(folder):
     return files
 
 
-def names_below(folder):
+def names_below(root):
     """Return the names of all files below a folder, relative to it."""
-    return sorted(os.path.relpath(os.path.join(top, name), folder) for top, _, own in os.walk(folder) for name in own)
+    return sorted(os.path.relpath(os.path.join(top, name), root) for top, _, names in os.walk(root) for name in names)
 
 
 def file_kind(path):

@@ -19,13 +19,13 @@ sys.exit(main(sys.argv[2:]))
 """A program that runs a command whose shards wait: the folder for `wait_and_run`, then the words of the command."""
 
 
-def wait_and_run(folder, function, task, *rest):
+def wait_and_run(folder, function, task, *arguments):
     """Say who works at a shard, and wait in the middle of it until the test lets all go on."""
     if task.shard >= FREE_SHARDS and not (Path(folder) / "go").exists():
         (Path(folder) / f"{task.shard}.{os.getpid()}").touch()
         while not (Path(folder) / "go").exists():
             time.sleep(0.02)
-    return function(task, *rest)
+    return function(task, *arguments)
 
 
 def waiting_shards(folder):
@@ -50,13 +50,15 @@ def install(folder):
 
 def set_block_sizes(range_bytes):
     """Set the size of ranges and of all blocks that have a digest."""
-    from dsindex.runtime import job, merge, tokenize
+    from dsindex.runtime import assembly, job, merge, tokenize
     from dsindex.store import local
 
     # Setting what nothing reads would do nothing.
-    if job.RANGE_BYTES != local.DIGEST_BLOCK_BYTES or merge.BLOCK_BYTES != tokenize.BLOCK_BYTES:
+    range_sizes = {assembly.RANGE_BYTES, job.RANGE_BYTES, local.DIGEST_BLOCK_BYTES}
+    if len(range_sizes) > 1 or merge.BLOCK_BYTES != tokenize.BLOCK_BYTES:
         raise AssertionError("the sizes of blocks are somewhere else")
-    job.RANGE_BYTES = local.DIGEST_BLOCK_BYTES = merge.BLOCK_BYTES = tokenize.BLOCK_BYTES = range_bytes
+    assembly.RANGE_BYTES = job.RANGE_BYTES = local.DIGEST_BLOCK_BYTES = range_bytes
+    merge.BLOCK_BYTES = tokenize.BLOCK_BYTES = range_bytes
 
 
 def in_small_ranges(range_bytes, function, *arguments):

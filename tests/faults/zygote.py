@@ -62,7 +62,7 @@ class Strike:
 
     at: int | None = None
     """The call's number from 0; None: nothing happens, calls are only counted."""
-    what: str = "kill"
+    action: str = "kill"
     """`kill`: SIGKILL before the call; `tear`: after half of what it writes; a signal; an errno, of a full disk after
     half of what is written; `meet`: another driver with the same words runs to its end meanwhile; or something that is
     done to `target`."""
@@ -82,7 +82,7 @@ class Strike:
 
     def counts(self, name, path):
         """Return whether a call is counted."""
-        if self.what in {"ENOSPC", "EDQUOT"} and name in {"unlink", "rmdir"}:
+        if self.action in {"ENOSPC", "EDQUOT"} and name in {"unlink", "rmdir"}:
             return False
         return self.name in {"", name} and (not self.place or bool(re.search(self.place, path)))
 
@@ -245,9 +245,9 @@ def record_tokenizing(path):
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
     def recorded(executor, call, **options):
-        def run(task, *rest):
+        def run(task, *arguments):
             write(descriptor, f"{task.parts[0].path} {task.parts[0].begin}\n".encode())
-            return call.function(task, *rest)
+            return call.function(task, *arguments)
 
         return start(executor, replace(call, function=run) if call.name.startswith("tokenize[") else call, **options)
 
@@ -301,54 +301,54 @@ class Counter:
 
     def _is_waiting(self):
         """Whether there was no file to damage until now."""
-        return self._strike.what in DAMAGES and not self._mark.exists()
+        return self._strike.action in DAMAGES and not self._mark.exists()
 
     def _act(self, name, arguments, function):
-        what = self._strike.what
+        action = self._strike.action
         self._is_acting = True  # calls of this function are not counted
         try:
-            said = self._disturb(what)
+            said = self._disturb(action)
             if said is not None:
                 self._mark.write_text(said)
         finally:
             self._is_acting = False
         is_file = "pipe:" not in _path_of(arguments)  # a short message to a pipe is not torn
-        if what in {"tear", "ENOSPC", "EDQUOT"} and name in {"write", "pwrite"} and function is not None and is_file:
+        if action in {"tear", "ENOSPC", "EDQUOT"} and name in {"write", "pwrite"} and function is not None and is_file:
             data = memoryview(arguments[1]).cast("B")
             function(arguments[0], data[: len(data) // 2], *arguments[2:])
-        if what.startswith("E"):
-            code = getattr(errno, what)
+        if action.startswith("E"):
+            code = getattr(errno, action)
             raise OSError(code, os.strerror(code))
-        if what.startswith("SIG"):
-            os.kill(os.getpid(), getattr(signal, what))
-        if what in {"kill", "tear"}:
+        if action.startswith("SIG"):
+            os.kill(os.getpid(), getattr(signal, action))
+        if action in {"kill", "tear"}:
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
 
-    def _disturb(self, what):
+    def _disturb(self, action):
         """Do something else than this process; return what, or None if there is nothing yet to do it to."""
         strike = self._strike
-        if what in DAMAGES:
-            return damage_one(what, paths_below(*strike.target.split("::")), random.Random(strike.seed))
-        if what == "meet":
+        if action in DAMAGES:
+            return damage_one(action, paths_below(*strike.target.split("::")), random.Random(strike.seed))
+        if action == "meet":
             words = [sys.executable, "-m", "tests.faults.zygote", *self._words]
             with open(strike.target, "rb") as stdin:
                 met = subprocess.run(words, stdin=stdin, capture_output=True, text=True, cwd=ROOT, timeout=100)
             return f"{met.returncode}\n{met.stderr}"
-        if what in {"vanish", "grow", "cut"}:
-            strike_file(what, Path(strike.target))
-        return what
+        if action in {"vanish", "grow", "cut"}:
+            strike_file(action, Path(strike.target))
+        return action
 
 
-def strike_file(what, path):
+def strike_file(action, path):
     """Do from within what another process may do at any time."""
-    if what == "vanish":
+    if action == "vanish":
         gone = f"{path}.gone"  # moved away first: a folder that others write into cannot be removed at once
         subprocess.run(["mv", str(path), gone], check=True)
         subprocess.run(["rm", "-rf", gone], check=True)
     else:
         data = path.read_bytes()
-        path.write_bytes(data + b'{"text": "more"}\n' if what == "grow" else data[:-100])
+        path.write_bytes(data + b'{"text": "more"}\n' if action == "grow" else data[:-100])
 
 
 def _path_of(arguments):

@@ -77,15 +77,11 @@ def read_options():
 
 
 DATASET = [
-    lambda: read_items("d_text_document"),
-    lambda: dsindex.verify(["d_text_document"], cache="cache", **OPTIONS),
-    lambda: dsindex.verify("twice", same_as="d_text_document", **OPTIONS),
-    lambda: dsindex.inspect("d_text_document"),
-    lambda: dsindex.inspect("twice", document=3),
-    lambda: dsindex.inspect("cache"),
-    lambda: read_items("cache", "trace"),
-    lambda: dsindex.trace("cache", consumed=2),
-]
+    lambda: read_items("d_text_document"), lambda: dsindex.verify(["d_text_document"], cache="cache", **OPTIONS),
+    lambda: dsindex.verify("twice", same_as="d_text_document", **OPTIONS), lambda: dsindex.inspect("d_text_document"),
+    lambda: dsindex.inspect("twice", document=3), lambda: dsindex.inspect("cache"),
+    lambda: read_items("cache", "trace"), lambda: dsindex.trace("cache", consumed=2),
+]  # fmt: skip
 PBIN = [
     lambda: read_items("p.pbin"), lambda: read_items("p.pbin", block_size=4),
     lambda: dsindex.verify("p.pbin", **OPTIONS), lambda: dsindex.inspect("p.pbin"), convert,

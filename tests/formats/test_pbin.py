@@ -8,15 +8,8 @@ import pytest
 
 from dsindex.commands.convert import join_pbin_files
 from dsindex.errors import FormatError, LimitError, OutputError
+from dsindex.formats import pbin
 from dsindex.formats.manifest import LARGEST_MANIFEST_BYTES, read_manifest
-from dsindex.formats.pbin import (
-    PBIN_VERSIONS,
-    PbinHeader,
-    open_tokens,
-    read_document_lengths,
-    read_pbin_header,
-    write_pbin_index,
-)
 from dsindex.store.local import atomic_writer
 from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
 
@@ -24,9 +17,9 @@ SHAPES = [(version, size) for version in VERSION_NAMES for size in ([4] if versi
 
 
 def documents_of(path, **options):
-    header = read_pbin_header(path, **options)
-    lengths = read_document_lengths(path, header)
-    tokens = open_tokens(path, header)
+    header = pbin.read_pbin_header(path, **options)
+    lengths = pbin.read_document_lengths(path, header)
+    tokens = pbin.open_tokens(path, header)
     assert len(tokens) == lengths.sum()
     ends = np.cumsum(lengths)
     return [tokens[end - length : end].tolist() for end, length in zip(ends, lengths, strict=True)]
@@ -36,17 +29,17 @@ def documents_of(path, **options):
 @pytest.mark.parametrize("documents", [DOCUMENTS, [[]], [[], [1]]], ids=str)
 def test_the_era_is_told_from_the_file(tmp_path, version, token_bytes, documents):
     path = write_pbin(tmp_path / "x.pbin", documents, version=version, token_bytes=token_bytes)
-    header = read_pbin_header(path)
+    header = pbin.read_pbin_header(path)
     assert (header.version.name, header.token_bytes) == (version, token_bytes)
     assert documents_of(path) == documents
-    assert documents_of(path, version=PBIN_VERSIONS[version]) == documents
+    assert documents_of(path, version=pbin.PBIN_VERSIONS[version]) == documents
 
 
 def test_header_refuses_sizes_that_an_era_lacks():
     with pytest.raises(LimitError, match=r"a \.pbin of version spec has tokens of 4 bytes, not tokens of 2"):
-        PbinHeader(version=PBIN_VERSIONS["spec"], token_bytes=2, data_bytes=0).to_bytes()
+        pbin.PbinHeader(version=pbin.PBIN_VERSIONS["spec"], token_bytes=2, data_bytes=0).to_bytes()
     with pytest.raises(LimitError, match="1, 2 or 4 bytes"):
-        PbinHeader(version=PBIN_VERSIONS["current"], token_bytes=3, data_bytes=0).to_bytes()
+        pbin.PbinHeader(version=pbin.PBIN_VERSIONS["current"], token_bytes=3, data_bytes=0).to_bytes()
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
@@ -76,7 +69,7 @@ def test_an_index_that_is_not_the_tokens_is_refused(tmp_path, index, message):
 def test_merge_gives_the_file_of_all_documents(tmp_path, version):
     parts = [DOCUMENTS, [], [[7, 8]], [[]]]
     paths = [write_pbin(tmp_path / f"{n}", part, version=VERSION_NAMES[n]) for n, part in enumerate(parts)]
-    join_pbin_files(paths, str(tmp_path / "merged"), version=PBIN_VERSIONS[version])
+    join_pbin_files(paths, str(tmp_path / "merged"), version=pbin.PBIN_VERSIONS[version])
     assert (tmp_path / "merged").read_bytes() == pbin_bytes(list(chain.from_iterable(parts)), version=version)
 
 
@@ -94,10 +87,10 @@ def test_merge_refuses_different_token_sizes_and_existing_files(tmp_path):
 
 def test_the_index_takes_memory_for_its_pairs_only(tmp_path):
     lengths = np.full(300_000, 2)
-    header = PbinHeader(version=PBIN_VERSIONS["current"], token_bytes=2, data_bytes=4 * len(lengths))
+    header = pbin.PbinHeader(version=pbin.PBIN_VERSIONS["current"], token_bytes=2, data_bytes=4 * len(lengths))
     tracemalloc.start()
     with atomic_writer(str(tmp_path / "index")) as file:
-        write_pbin_index(file, header, lengths)
+        pbin.write_pbin_index(file, header, lengths)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40 * len(lengths) + (4 << 20)  # a tuple of two numbers takes 120 bytes

@@ -75,11 +75,11 @@ def test_reader_gives_what_pickle_gives_or_refuses(tmp_path_factory, data):
             | st.binary(max_size=2)
         )
     try:
-        got = read(bytes(content), tmp_path_factory.getbasetemp())
+        pairs = read(bytes(content), tmp_path_factory.getbasetemp())
     except FormatError:
         return
     expected = pickle.loads(bytes(content))  # noqa: S301 - it was found to be a list of pairs
-    assert got.tolist() == [list(pair) for pair in expected]
+    assert pairs.tolist() == [list(pair) for pair in expected]
 
 
 def doubled(times):

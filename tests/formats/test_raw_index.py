@@ -92,9 +92,9 @@ def test_a_file_whose_lines_would_all_be_dropped_is_refused(tmp_path, data, mess
 
 def test_a_file_that_vanishes_after_its_last_line_has_an_index(tmp_path, monkeypatch):
     def find(path, **options):
-        found = find_lines(path, **options)
+        lines = find_lines(path, **options)
         os.unlink(path)
-        return found
+        return lines
 
     monkeypatch.setattr("dsindex.commands.raw_index.find_lines", find)
     assert index_of(tmp_path, b"{}\n") == pickle.dumps([(0, 2)], protocol=4)

@@ -40,12 +40,9 @@ def main():
     parser.add_argument("--megatron", type=Path, required=True, help="checkout of Megatron-LM")
     megatron = parser.parse_args().megatron.resolve()
     for prefix, source, tokenizer, options in RUNS:
-        run_program(
-            megatron / "tools" / "preprocess_data.py",
-            ["--input", str(HERE / source), "--output-prefix", str(HERE / prefix), "--workers", "2"],
-            ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", str(HERE / "tokenizers" / tokenizer)],
-            options,
-        )
+        files = ["--input", str(HERE / source), "--output-prefix", str(HERE / prefix), "--workers", "2"]
+        model = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", str(HERE / "tokenizers" / tokenizer)]
+        run_program(megatron / "tools" / "preprocess_data.py", files, model, options)
     merge(megatron)
     shutil.rmtree(HERE / "cache", ignore_errors=True)
     os.chdir(HERE)  # the description files hold the prefixes as they were given: relative

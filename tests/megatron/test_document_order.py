@@ -26,11 +26,11 @@ def build(lengths, order=PACKED, *, length=512, epochs=2, begin=0, seed=1234, th
 
 def count_cut(lengths, documents, length):
     """Return how many documents of at most `length` tokens a border cuts, and how many cuts of others are too many."""
-    own = np.asarray(lengths)[documents].astype(np.int64)
-    ends = np.cumsum(own)
-    borders = np.where(own > 0, (ends - 1) // length - (ends - own) // length, 0)
-    is_short = own <= length
-    needed = np.maximum(0, -(-own // length) - 1)
+    document_lengths = np.asarray(lengths)[documents].astype(np.int64)
+    ends = np.cumsum(document_lengths)
+    borders = np.where(document_lengths > 0, (ends - 1) // length - (ends - document_lengths) // length, 0)
+    is_short = document_lengths <= length
+    needed = np.maximum(0, -(-document_lengths // length) - 1)
     return int((borders[is_short] > 0).sum()), int((borders - needed)[~is_short].sum())
 
 
@@ -55,10 +55,10 @@ def test_packed_samples_end_where_documents_end(count, mean, spread):
 
 def test_order_depends_on_the_seed_alone():
     lengths = lognormal(3000, 5.5, 1.0)
-    one = build(lengths)[0]
-    assert all((a == b).all() for a, b in zip(one, build(lengths, threads=4)[0], strict=True))
-    assert (one[0] != build(lengths, seed=1)[0][0]).any()
-    assert hashlib.md5(one[0].tobytes()).hexdigest() == "a373f34e307ffc53f1740043d87a4c41"
+    arrays = build(lengths)[0]
+    assert all((a == b).all() for a, b in zip(arrays, build(lengths, threads=4)[0], strict=True))
+    assert (arrays[0] != build(lengths, seed=1)[0][0]).any()
+    assert hashlib.md5(arrays[0].tobytes()).hexdigest() == "a373f34e307ffc53f1740043d87a4c41"
 
 
 def test_position_in_training_does_not_depend_on_length():

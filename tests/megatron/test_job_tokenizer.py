@@ -32,17 +32,17 @@ def block(release, **flags):
     return find_identifiers(tokenizer, release)
 
 
-@pytest.mark.parametrize(("there", "wanted", "expected"), [
+@pytest.mark.parametrize(("cache_ids", "job_ids", "expected"), [
     (block("0.17"), block("0.19"),
      ["chat_template is absent in the cache and 'None' in the job: releases of Megatron differ in it"]),
     (block("0.18", tokenizer_model="n"), block("0.19", trust_remote_code=True),
      ["tokenizer_path is 'n' in the cache and 'm' in the job: a flag of the job's tokenizer",
       "trust_remote_code is 'False' in the cache and 'True' in the job: a flag of the job's tokenizer"]),
 ])  # fmt: skip
-def test_differences_are_named(there, wanted, expected):
-    found = describe_differences(*({"class": "GPTDataset", "tokenizer": each} for each in (there, wanted)))
-    assert len(found) == len(expected)
-    assert all(said.startswith(f"the tokenizer's {start}") for said, start in zip(found, expected, strict=True))
+def test_differences_are_named(cache_ids, job_ids, expected):
+    differences = describe_differences(*({"class": "GPTDataset", "tokenizer": ids} for ids in (cache_ids, job_ids)))
+    assert len(differences) == len(expected)
+    assert all(said.startswith(f"the tokenizer's {start}") for said, start in zip(differences, expected, strict=True))
 
 
 @pytest.mark.parametrize(("release", "flags", "message"), [

@@ -22,24 +22,24 @@ PLACES = ["s3://planted/a.jsonl", "https://planted.xy/a.jsonl", "hf://datasets/p
 @pytest.fixture
 def requests(monkeypatch):
     """The addresses that are asked for; there is nothing at any of them."""
-    asked = []
+    addresses = []
 
     class Recording:
         def __getattr__(self, name):
             def refuse(address, *_, **__):
-                asked.append(address)
+                addresses.append(address)
                 raise MissingObjectError(f"{address}: not there")
 
             return refuse
 
     def download(name, *, local_files_only=False, **_):
         if not local_files_only:
-            asked.append(name)
+            addresses.append(name)
         raise FileNotFoundError(name)
 
     monkeypatch.setattr("dsindex.store.objects.OBJECTS", Recording())
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    return asked
+    return addresses
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +88,13 @@ def use(folder, **contact):
         lambda: dsindex.report(a, output=str(folder / "r.html"), progress=False, **contact),
         lambda: dsindex.build_index(merged, split="9,1,0", data_cache_path=str(folder / "d"), **INDEX),
     ]
-    said = []
+    outputs = []
     for call in calls:
         try:
-            said.append(repr(call()))
+            outputs.append(repr(call()))
         except DsindexError as error:
-            said.append(str(error))
-    return "\n".join(said)
+            outputs.append(str(error))
+    return "\n".join(outputs)
 
 
 @pytest.mark.parametrize("address", PLACES)
@@ -106,10 +106,10 @@ def test_only_confirmed_addresses_are_contacted(address, whole, requests, tmp_pa
     [cache] = (folder / "c").glob("*-description.txt")
     described = json.loads(cache.read_text())
     cache.write_text(json.dumps(described | {"dataset_path": address.removesuffix(".idx")}, indent=4))
-    said = use(folder)
+    output = use(folder)
     assert requests == []
     place = address[: address.index("/", len("https://"))]
-    assert f"if you trust it: --contact {place}" in said
+    assert f"if you trust it: --contact {place}" in output
     shutil.rmtree(folder / "again.build", ignore_errors=True)
     use(folder, contact=(place,))
     assert requests

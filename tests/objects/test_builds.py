@@ -101,8 +101,8 @@ def test_bucket_to_bucket_is_disk_to_disk(kind, way, store, texts, expected, tmp
     cli(words)
     files = published(tmp_path / "data") if way == "output on a disk" else objects(store, "data")
     excluded = ("manifest", "quarantine")  # which name the inputs
-    same = {name: content for name, content in files.items() if not any(word in name for word in excluded)}
-    assert same == {name: data for name, data in expected(kind).items() if not any(word in name for word in excluded)}
+    shared = {name: content for name, content in files.items() if not any(word in name for word in excluded)}
+    assert shared == {name: data for name, data in expected(kind).items() if not any(word in name for word in excluded)}
     assert files.keys() == expected(kind).keys()
     assert not (tmp_path / "work").exists()
     assert cli(words).out.startswith("already complete")
@@ -113,7 +113,7 @@ def test_bucket_to_bucket_is_disk_to_disk(kind, way, store, texts, expected, tmp
 def test_killed_build_continues(seed, store, texts, expected):
     """SIGKILL before or after a drawn request; no .idx stands beside another .bin, and the next run ends the same."""
     store.put("src", texts)
-    whole = {name: data for name, data in expected("build").items() if "manifest" not in name}
+    expected_files = {name: data for name, data in expected("build").items() if "manifest" not in name}
     words = words_of("build", "s3://out/k/x", texts, source="s3://src")
     rng, lock = random.Random(seed), threading.Lock()
     num_remaining, moment, process = rng.randint(20, 80), rng.choice(["arrived", "done"]), None
@@ -130,13 +130,13 @@ def test_killed_build_continues(seed, store, texts, expected):
     process.wait(timeout=120)
     store.watch = None
     assert process.returncode in {0, -9}
-    stands = objects(store, "k")
+    remaining_files = objects(store, "k")
     for key in ("text", "title"):
-        if f"x_{key}_document.idx" in stands:
+        if f"x_{key}_document.idx" in remaining_files:
             for name in (f"x_{key}_document.bin", f"x_{key}_document.idx"):
-                assert stands[name] == whole[name]
+                assert remaining_files[name] == expected_files[name]
     assert main(words) == 0
-    assert {name: data for name, data in objects(store, "k").items() if "manifest" not in name} == whole
+    assert {name: data for name, data in objects(store, "k").items() if "manifest" not in name} == expected_files
 
 
 def test_disturbed_requests_change_nothing(store, texts, expected):
@@ -153,11 +153,11 @@ def test_disturbed_requests_change_nothing(store, texts, expected):
 def test_refusals_while_publishing_are_one_sentence(store, texts, cli):
     store.put("src", texts)
     store.fail(r"(PUT|POST) /out/k/x_text_document\.idx", 403, times=99, code="AccessDenied")
-    shown = cli(words_of("build", "s3://out/k/x", texts, source="s3://src"), 1).err
-    assert "s3://out/k/x_text_document.idx: cannot be written (" in shown
-    assert "check what this node's credentials may do" in shown
-    assert SECRET_KEY not in shown
-    assert "Traceback" not in shown
+    errors = cli(words_of("build", "s3://out/k/x", texts, source="s3://src"), 1).err
+    assert "s3://out/k/x_text_document.idx: cannot be written (" in errors
+    assert "check what this node's credentials may do" in errors
+    assert SECRET_KEY not in errors
+    assert "Traceback" not in errors
     assert "k/x_text_document.idx" not in store.names("out")
     store.faults.clear()
     cli(words_of("build", "s3://out/k/x", texts, source="s3://src"))
@@ -198,11 +198,11 @@ def test_nothing_secret_is_written_or_shown(store, texts, tmp_path, capfd):
     words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--on-bad-record", "quarantine", "--keep-shards"]
     assert main([*words, "--input-list", str(tmp_path / "one"), "--output-prefix", str(tmp_path / "out" / "x")]) == 0
     assert main([*words, "--input-list", str(tmp_path / "list"), "--output-prefix", str(tmp_path / "out" / "y")]) == 1
-    shown = "".join(capfd.readouterr()).encode()
+    output = "".join(capfd.readouterr()).encode()
     written = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert len(written) > 4
     for secret in (SECRET_KEY.encode(), re.search(rb"Signature=([^&]+)", signed.encode())[1]):
-        assert not any(secret in text for text in [shown, *written])
+        assert not any(secret in text for text in [output, *written])
 
 
 def test_driver_that_lost_its_lease_does_not_publish(store, texts, monkeypatch, cli):
@@ -216,8 +216,8 @@ def test_driver_that_lost_its_lease_does_not_publish(store, texts, monkeypatch, 
             time.sleep(1)
 
     store.watch = watch
-    shown = cli(words_of("build", "s3://out/k/x", texts, source="s3://src"), 1).err
-    assert "the lock of the work folder s3://out/k/x.build was removed" in shown
+    errors = cli(words_of("build", "s3://out/k/x", texts, source="s3://src"), 1).err
+    assert "the lock of the work folder s3://out/k/x.build was removed" in errors
     assert not [name for name in store.names("out") if re.search(r"^(?!.*build/).*(\.idx|\.manifest\.json)$", name)]
 
 
@@ -230,7 +230,7 @@ def test_google_is_read_and_listed(store, texts, tmp_path, monkeypatch):
     source = texts / "text.jsonl"
     store.put("src/d/text.jsonl", source.read_bytes())
     store.client.put_object_acl(Bucket="src", Key="d/text.jsonl", ACL="public-read")
-    words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix"]
+    words = ["build", "--executor", "local", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix"]
     assert main([*words, str(tmp_path / "gs" / "x"), "--input", "gs://src/d/*.jsonl"]) == 0
     assert main([*words, str(tmp_path / "disk" / "x"), "--input", str(source)]) == 0
     assert read_pair(tmp_path / "gs/x_text_document") == read_pair(tmp_path / "disk/x_text_document")

@@ -33,7 +33,7 @@ def store(store, folder):
     return store
 
 
-def said(words, cli, *, code=0):
+def output_of(words, cli, *, code=0):
     """What a command prints, without the time that it took."""
     out = cli(words, code).out
     return re.sub(r"; [\d.]+ \w+, [\d.]+ s$", "", out, flags=re.MULTILINE)
@@ -48,8 +48,8 @@ def test_reading_commands_say_the_same(folder, cli, words):
     def placed(place):
         return [f"{place}/{word}" if word.startswith("docs") else word for word in words]
 
-    disk_output = said(placed(str(folder)), cli)
-    bucket_output = said(placed("s3://src/data"), cli)
+    disk_output = output_of(placed(str(folder)), cli)
+    bucket_output = output_of(placed("s3://src/data"), cli)
     inputs = f"{folder}/docs.jsonl"  # is there in either case
     hidden = disk_output.replace(inputs, "INPUT").replace(str(folder), "s3://src/data")
     assert bucket_output.replace(inputs, "INPUT") == hidden
@@ -64,7 +64,7 @@ def test_reading_commands_say_the_same(folder, cli, words):
     (f"index --data-path s3://src/data/{DATASET} --seq-length 8 --epochs 1", 1, "need --data-cache-path"),
 ])  # fmt: skip
 def test_what_is_not_read_is_one_sentence(words, code, message, cli):
-    shown = cli(words.split(), code).err
-    assert message in shown
-    assert not re.search("planted|Traceback", shown)
+    errors = cli(words.split(), code).err
+    assert message in errors
+    assert not re.search("planted|Traceback", errors)
     assert not os.listdir()

@@ -111,17 +111,17 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_survived_or_told_in_one_sentence(hub, name, cli, tmp_path, monkeypatch):
-    attributes, variables, path, said = FAULTS[name]
+    attributes, variables, path, message = FAULTS[name]
     for attribute, value in attributes.items():
         setattr(hub, attribute, list(value) if isinstance(value, list) else value)
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
     command = ["build", "--input", f"{NAME}{path}", "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
     command += ["--executor", "local", "--output-prefix", str(tmp_path / "x")]
-    shown = re.sub(r"\s+", " ", cli(command, 0 if said is None else 1).err)
-    assert not re.search(f"[Pp]lanted|{SIGNATURE}|Traceback", shown)
-    assert said is None or said in shown
-    assert bool(list(tmp_path.glob("x_*"))) == (said is None)
+    errors = re.sub(r"\s+", " ", cli(command, 0 if message is None else 1).err)
+    assert not re.search(f"[Pp]lanted|{SIGNATURE}|Traceback", errors)
+    assert message is None or message in errors
+    assert bool(list(tmp_path.glob("x_*"))) == (message is None)
 
 
 def test_token_opens_a_private_dataset_and_goes_to_the_hub_alone(hub, tmp_path, monkeypatch):

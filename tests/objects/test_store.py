@@ -79,8 +79,8 @@ def test_writer_is_whole_or_absent(place):
             buffer[:] = CONTENT[begin : begin + len(buffer)]
             file.write(memoryview(buffer))
     assert digest_file(path) == file.hexdigest()
-    with open_stored(path) as opened:
-        assert opened.read() == CONTENT
+    with open_stored(path) as reader:
+        assert reader.read() == CONTENT
     assert bytes(map_file(path)) == CONTENT
 
 
@@ -147,12 +147,12 @@ def test_refusal_is_one_sentence(store, code, status, words):
         try:
             assert not read("s3://out/x")
         except InputError as error:
-            shown = str(error)
-            assert words in shown
-            assert shown.startswith("s3://out/x: cannot be read (")
-            assert shown.count("\n") == 1
-            assert SECRET_KEY not in shown
-            assert "AWS4" not in shown
+            message = str(error)
+            assert words in message
+            assert message.startswith("s3://out/x: cannot be read (")
+            assert message.count("\n") == 1
+            assert SECRET_KEY not in message
+            assert "AWS4" not in message
     store.fail("/out", status, times=9, code=code)
     with pytest.raises(OutputError, match="s3://out/x: cannot be written"):
         store_of("s3://out/x").put("s3://out/x", b"")

@@ -31,9 +31,9 @@ def tabulate(folder):
         for flag in done.stdout.split():
             releases.setdefault(flag, []).append(release)
     flags = {}
-    for flag, known in sorted(releases.items()):
-        flags.setdefault(" ".join(known), []).append(flag)
-    return "".join(f"{known}\n{' '.join(own)}\n" for known, own in sorted(flags.items()))
+    for flag, names in sorted(releases.items()):
+        flags.setdefault(" ".join(names), []).append(flag)
+    return "".join(f"{names}\n{' '.join(group)}\n" for names, group in sorted(flags.items()))
 
 
 if __name__ == "__main__":

@@ -61,12 +61,12 @@ def counts(args):
     calculator.init_num_microbatches_calculator(**options)
     training.get_args = lambda: args
     training.update_train_iters(args)
-    found = []
+    sizes = []
     for iteration in [0, *(args.phase_transition_iterations or ())]:
         args.iteration = iteration
-        if not found or iteration * args.global_batch_size < args.train_samples:
-            found.append(training.get_train_valid_test_num_samples())
-    return found
+        if not sizes or iteration * args.global_batch_size < args.train_samples:
+            sizes.append(training.get_train_valid_test_num_samples())
+    return sizes
 
 
 def build(args, sizes):
@@ -99,7 +99,7 @@ def digests(dataset):
     if dataset is None:
         return None
     if isinstance(dataset, list):
-        return [digests(each) for each in dataset]
+        return [digests(part) for part in dataset]
     samples = [dataset[number]["tokens"].numpy() for number in range(min(8, len(dataset)))]
     return [len(dataset), [hashlib.md5(sample.tobytes(), usedforsecurity=False).hexdigest() for sample in samples]]
 
@@ -115,7 +115,7 @@ def answer(job):
     args.rank = 1  # it says less
     sizes = counts(args)
     identifiers = build_tokenizer(args).unique_identifiers
-    built = [[digests(dataset) for dataset in build(args, each)] for each in sizes]
+    built = [[digests(dataset) for dataset in build(args, phase_sizes)] for phase_sizes in sizes]
     return {"sizes": sizes, "identifiers": identifiers, "splits": built}
 
 

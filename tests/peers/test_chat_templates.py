@@ -47,11 +47,11 @@ def encode_there(peer, source, record):
             for message in record["messages"]
         ]
         try:
-            found = peer.apply_chat_template(messages, **options)
+            encoding = peer.apply_chat_template(messages, **options)
         except Exception:  # noqa: BLE001 - a template may raise any
             yield None
         else:
-            yield list(found["input_ids"]), list(found["assistant_masks"])
+            yield list(encoding["input_ids"]), list(encoding["assistant_masks"])
 
 
 def join_parts(content):
@@ -69,8 +69,8 @@ def encode_here(template, tokenizer, record):
     except RecordProblem:
         return None
     spans = [(begin, end) for begin, end, _ in rendered.spans]
-    [found] = tokenizer.encode_spans([MarkedText.of(rendered.text, spans)])
-    return found.tokens.tolist(), found.mask.tolist()
+    [masked] = tokenizer.encode_spans([MarkedText.of(rendered.text, spans)])
+    return masked.tokens.tolist(), masked.mask.tolist()
 
 
 def is_same(ours, theirs, tokenizer):
@@ -78,7 +78,7 @@ def is_same(ours, theirs, tokenizer):
     if ours is None or theirs is None or ours[0] != theirs[0]:
         return ours is theirs
     pairs = zip(ours[0], ours[1], theirs[1], strict=True)
-    odd = [tokenizer.decode([token]) for token, own, other in pairs if own != other]
+    odd = [tokenizer.decode([token]) for token, our_bit, their_bit in pairs if our_bit != their_bit]
     return all("\ufffd" in piece for piece in odd)
 
 

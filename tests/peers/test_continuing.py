@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dsindex.cli.main import main
-from tests.peers.test_indices import IDENTIFIERS, _distributed, build_with_megatron  # noqa: F401 - a fixture
+from tests.peers.test_indices import IDENTIFIERS, _distributed, build_with_megatron, check_rows  # noqa: F401 - a fixture
 from tests.peers.test_traced_samples import sampler  # noqa: F401 - a fixture
 from tests.support.datasets import write_dataset
 
@@ -34,8 +34,8 @@ def datasets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(3)
     lengths = {name: rng.integers(1, 90, count) for name, count in (("A", 900), ("B", 500), ("C", 300))}
-    for number, (name, own) in enumerate(lengths.items()):
-        write_positions(name, own, base=number * 10**6)
+    for number, (name, document_lengths) in enumerate(lengths.items()):
+        write_positions(name, document_lengths, base=number * 10**6)
     Path("identifiers.json").write_text(json.dumps(IDENTIFIERS))
     return lambda: write_positions("A", np.concatenate([lengths["A"], rng.integers(1, 90, 200)]), base=0)
 
@@ -53,20 +53,9 @@ def train(path, size, cache, *, length=LENGTH, split=SPLIT, finds_all=True):
         "seed": SEED, "sequence_length": length, "per_split": False, "paths": [path], "split": split,
         "surplus": 0.005, "extra_token": True, "keep_partial": False, "sizes": [size, 2, 2],
     }  # fmt: skip
-    found = build_with_megatron(case, Path(cache).absolute())[0]
+    dataset = build_with_megatron(case, Path(cache).absolute())[0]
     assert ({file.name: file.stat().st_mtime_ns for file in Path(cache).glob("*")} == before) == finds_all
-    return found
-
-
-def check_rows(blend):
-    """Megatron's own loop gives the sample index of each member."""
-    from megatron.core.datasets import helpers
-
-    for member in blend.datasets:
-        own = np.asarray(member.dataset.sequence_lengths)
-        tokens = int(own[member.document_index].sum(dtype=np.int64))
-        rows = helpers.build_sample_idx(own, member.document_index, LENGTH, 1, tokens, True, True)
-        assert np.array_equal(rows, member.sample_index)
+    return dataset
 
 
 def read_by_ranks(kind, dataset, consumed):
@@ -84,8 +73,8 @@ def tokens(dataset, numbers):
 
 def times(read, base):
     """How often each position of a dataset was read, up to the last one."""
-    own = read[(read >= base) & (read < base + 10**6)] - base
-    return np.bincount(own)
+    positions = read[(read >= base) & (read < base + 10**6)] - base
+    return np.bincount(positions)
 
 
 FIRST = ["60", "A", "40", "B"]
@@ -106,8 +95,8 @@ def test_a_run_goes_on_twice_without_reading_anything_again(datasets, sampler, o
     after = ["--continue-from", "second", "--consumed-samples", later, "--global-batch-size", BATCH]
     index(third_path, 900, "third", "--document-order", order, *after)
     third = train(third_path, 900, "third")
-    for blend in (second, third):
-        check_rows(blend)
+    for member in (*second.datasets, *third.datasets):
+        check_rows(member, np.asarray(member.dataset.sequence_lengths))
     # Before the change, every sample is that of the job before: a job may go back.
     for number in range(consumed):
         assert (first[number]["tokens"] == second[number]["tokens"]).all()

@@ -36,7 +36,7 @@ def export(folder, instruction, **options):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def exported(tmp_path_factory):
     instruction = {**SPEC, "max_length": LENGTH}
     folder = tmp_path_factory.mktemp("made")
     export(folder, instruction, export=("parquet",), seq_length=None)
@@ -70,37 +70,37 @@ def datasets_of(folder, cache):
     return pytest.importorskip("datasets").load_dataset(str(folder / "chat_parquet"), cache_dir=str(cache))
 
 
-def test_datasets_has_the_rows_of_both_splits(made, tmp_path):
-    found = datasets_of(made, tmp_path)
-    assert set(found) == {"train", "validation"}
+def test_datasets_has_the_rows_of_both_splits(exported, tmp_path):
+    splits = datasets_of(exported, tmp_path)
+    assert set(splits) == {"train", "validation"}
     for name, split in (("train", "train"), ("validation", "valid")):
-        texts = IndexedDataset(made / f"chat_{split}_text_document")
-        assert [row["input_ids"] for row in found[name]] == [tokens.tolist() for tokens in texts]
-        assert sum(label != -100 for row in found[name] for label in row["labels"][1:]) == targets(made, split)
+        texts = IndexedDataset(exported / f"chat_{split}_text_document")
+        assert [row["input_ids"] for row in splits[name]] == [tokens.tolist() for tokens in texts]
+        assert sum(label != -100 for row in splits[name] for label in row["labels"][1:]) == targets(exported, split)
 
 
-def test_trl_trains_a_step_and_learns_the_trainable_tokens(made, tmp_path):
+def test_trl_trains_a_step_and_learns_the_trainable_tokens(exported, tmp_path):
     trl = pytest.importorskip("trl")
     short = {"max_steps": 1, "per_device_train_batch_size": 2, "max_length": None, "save_strategy": "no"}
     args = trl.SFTConfig(output_dir=str(tmp_path / "out"), use_cpu=True, bf16=False, report_to=[], **short)
-    rows = datasets_of(made, tmp_path)["train"]
+    rows = datasets_of(exported, tmp_path)["train"]
     trainer = trl.SFTTrainer(model=tiny_model(), args=args, train_dataset=rows, processing_class=tokenizer())
-    assert trained(trainer.get_train_dataloader()) == targets(made)
+    assert trained(trainer.get_train_dataloader()) == targets(exported)
     assert np.isfinite(trainer.train().training_loss)
 
 
-def test_collator_of_trl_keeps_the_conversations_of_packs_apart(made):
+def test_collator_of_trl_keeps_the_conversations_of_packs_apart(exported):
     """Its labels agree with the masks, and positions begin at 0 in each conversation, as attention without padding
     needs it."""
     trainer = pytest.importorskip("trl.trainer.sft_trainer")
-    rows = rows_of(made / f"chat_parquet_{LENGTH}")
+    rows = rows_of(exported / f"chat_parquet_{LENGTH}")
     collate = trainer.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
     for row in rows:
         batch = collate([row])
         assert batch["input_ids"].tolist() == [row["input_ids"]]
         assert batch["position_ids"].tolist() == [row["position_ids"]]
         assert batch["labels"].tolist() == [row["labels"]]
-    assert sum(label != -100 for row in rows for label in row["labels"]) == targets(made)
+    assert sum(label != -100 for row in rows for label in row["labels"]) == targets(exported)
 
 
 MEGATRON_SFT = os.environ.get("MEGATRON_SFT")
@@ -118,20 +118,20 @@ def test_megatron_reads_the_tokens_and_finds_masks_by_itself(tmp_path):
     theirs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(theirs)
     model = chat_tokenizer(tmp_path)
-    made = export(tmp_path, {"chat_template": "chatml"}, tokenizer_model=str(model), split=None)
-    texts, masks = (IndexedDataset(made / f"chat_{name}") for name in ("text_document", "loss_mask"))
+    folder = export(tmp_path, {"chat_template": "chatml"}, tokenizer_model=str(model), split=None)
+    texts, masks = (IndexedDataset(folder / f"chat_{name}") for name in ("text_document", "loss_mask"))
     encode = ChatTokenizer.from_path(model).encode
-    own = theirs.Nemotron3ChatTemplateConfig()
-    starts = {role: encode(getattr(own, f"{role}_start_str")).ids.tolist() for role in ("system", "user", "assistant")}
-    other = ("think_start", "think_end", "tool_call_start", "tool_call_end", "tool_response_start")
-    rest = [encode(getattr(own, f"{name}_str")).ids.tolist() for name in ("end", *other)]
+    chat = theirs.Nemotron3ChatTemplateConfig()
+    starts = {role: encode(getattr(chat, f"{role}_start_str")).ids.tolist() for role in ("system", "user", "assistant")}
+    markers = ("think_start", "think_end", "tool_call_start", "tool_call_end", "tool_response_start")
+    marker_ids = [encode(getattr(chat, f"{name}_str")).ids.tolist() for name in ("end", *markers)]
     for tokens, mask in zip(texts, masks, strict=True):
-        segments = theirs.extract_segments(tokens.tolist(), starts, *rest)
-        found = np.zeros(len(tokens), np.int64)
+        segments = theirs.extract_segments(tokens.tolist(), starts, *marker_ids)
+        reply_mask = np.zeros(len(tokens), np.int64)
         for segment in segments:
             if segment["role"] == "assistant":
-                found[segment["start"] : segment["end"]] = 1
-        trained = np.flatnonzero(found[:-1]) + 1  # as its __getitem__ pairs loss_mask[:-1] with tokens[1:]
+                reply_mask[segment["start"] : segment["end"]] = 1
+        trained = np.flatnonzero(reply_mask[:-1]) + 1  # as its __getitem__ pairs loss_mask[:-1] with tokens[1:]
         begins = np.flatnonzero(np.diff(mask.astype(int), prepend=0) == 1)
         ends = np.flatnonzero(np.diff(mask.astype(int), append=0) == -1)
         assert trained.tolist() == np.setdiff1d(np.flatnonzero(mask), [*begins, *ends]).tolist()
@@ -214,8 +214,8 @@ def cut_for_rank(batch, ends, ranks, rank):
     """
     places = []
     for begin, end in itertools.pairwise(ends):
-        size, rest = divmod(end - begin, 2 * ranks)
-        assert rest == 0
+        size, remainder = divmod(end - begin, 2 * ranks)
+        assert remainder == 0
         for piece in (rank, 2 * ranks - 1 - rank):
             places += range(begin + piece * size, begin + (piece + 1) * size)
     return {name: batch[name][places] for name in ("tokens", "labels", "loss_mask")}
@@ -226,11 +226,11 @@ def trained_pairs(batch):
     return sorted(zip(batch["tokens"][keep].tolist(), batch["labels"][keep].tolist(), strict=True))
 
 
-def padded_export(made, ranks):
+def padded_export(exported, ranks):
     """Export packs for context parallelism; return their folder and the multiple that conversations are padded to."""
     multiple = 1 if ranks == 1 else 2 * ranks
-    export(made, {**SPEC, "max_length": LENGTH}, export=("bridge",), pad_to_multiple=multiple)
-    return made / (f"chat_bridge_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else "")), multiple
+    export(exported, {**SPEC, "max_length": LENGTH}, export=("bridge",), pad_to_multiple=multiple)
+    return exported / (f"chat_bridge_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else "")), multiple
 
 
 def rows_of(folder):
@@ -238,21 +238,21 @@ def rows_of(folder):
 
 
 @pytest.mark.parametrize("ranks", RANKS[1:])
-def test_megatron_bridge_cuts_packs_for_context_parallelism(made, bridge, ranks):
-    folder, multiple = padded_export(made, ranks)
-    texts = IndexedDataset(made / "chat_train_text_document")
+def test_megatron_bridge_cuts_packs_for_context_parallelism(exported, bridge, ranks):
+    folder, multiple = padded_export(exported, ranks)
+    texts = IndexedDataset(exported / "chat_train_text_document")
     rows, batch = bridge_batch(bridge, folder, pad_seq_to_mult=multiple)
-    assert int(batch["loss_mask"].sum()) == targets(made)
+    assert int(batch["loss_mask"].sum()) == targets(exported)
     is_new = "cu_seqlens_q" in batch
     names = ("cu_seqlens_q_padded", "cu_seqlens_q") if is_new else ("cu_seqlens", "cu_seqlens_unpadded")
     for number, written in zip(range(len(rows)), rows_of(folder), strict=True):
         row = {name: batch[name][number] for name in ("tokens", "labels", "loss_mask")}
-        own = [texts[sequence] for sequence in written["sequences"]]
-        physical, logical = (batch[name][number].tolist()[: len(own) + 1] for name in names)
+        conversations = [texts[sequence] for sequence in written["sequences"]]
+        physical, logical = (batch[name][number].tolist()[: len(conversations) + 1] for name in names)
         # The reader ends a conversation at the last token before those that are EOS, and never has the last token of
         # one that needs no padding.
-        real = [[*tokens[:-1], *([] if (len(tokens) - 1) % multiple == 0 else tokens[-1:])] for tokens in own]
-        assert np.diff(physical).tolist() == [-(-(len(tokens) - 1) // multiple) * multiple for tokens in own]
+        real = [[*tokens[:-1], *([] if (len(tokens) - 1) % multiple == 0 else tokens[-1:])] for tokens in conversations]
+        assert np.diff(physical).tolist() == [-(-(len(tokens) - 1) // multiple) * multiple for tokens in conversations]
         assert np.diff(logical).tolist() == [int(np.flatnonzero(tokens)[-1]) + 1 for tokens in real]
         ends = [*physical, *([LENGTH] if physical[-1] < LENGTH else [])]
         parts = [cut_for_rank(row, ends, ranks, rank) for rank in range(ranks)]
@@ -271,11 +271,11 @@ def samples_of(rows):
 
 @pytest.mark.parametrize("algorithm", ["first_fit_decreasing", "first_fit_shuffle"])
 @pytest.mark.parametrize("ranks", RANKS)
-def test_packs_have_the_samples_of_megatron_bridges_packer_and_are_as_full(made, bridge, ranks, algorithm):
+def test_packs_have_the_samples_of_megatron_bridges_packer_and_are_as_full(exported, bridge, ranks, algorithm):
     if ranks > 1 and bridge.pad is None:
         pytest.skip("a release that pads by another rule")
-    folder, multiple = padded_export(made, ranks)
-    texts, masks = (IndexedDataset(made / f"chat_train_{name}") for name in ("text_document", "loss_mask"))
+    folder, multiple = padded_export(exported, ranks)
+    texts, masks = (IndexedDataset(exported / f"chat_train_{name}") for name in ("text_document", "loss_mask"))
     pairs = zip(texts, masks, strict=True)
     data = [{"input_ids": tokens.tolist(), "loss_mask": mask.astype(bool).tolist()} for tokens, mask in pairs]
     for chat in data if ranks > 1 else ():
@@ -292,20 +292,20 @@ def test_packs_have_the_samples_of_megatron_bridges_packer_and_are_as_full(made,
 
 
 @pytest.mark.parametrize("pads_boundaries", [False, True])
-def test_megatron_bridge_learns_the_trainable_tokens(made, bridge, pads_boundaries):
-    rows, batch = bridge_batch(bridge, made / f"chat_bridge_{LENGTH}", pad_cu_seqlens=pads_boundaries)
-    assert int(batch["loss_mask"].sum()) == targets(made)
+def test_megatron_bridge_learns_the_trainable_tokens(exported, bridge, pads_boundaries):
+    rows, batch = bridge_batch(bridge, exported / f"chat_bridge_{LENGTH}", pad_cu_seqlens=pads_boundaries)
+    assert int(batch["loss_mask"].sum()) == targets(exported)
     assert batch["tokens"].shape == batch["labels"].shape == (len(rows), LENGTH)
-    texts = IndexedDataset(made / "chat_train_text_document")
+    texts = IndexedDataset(exported / "chat_train_text_document")
     assert sum(batch["token_count"]) == texts.num_tokens - len(texts)
 
 
-def test_llamafactory_loads_the_rows_as_tokenized(made, tmp_path, monkeypatch):
+def test_llamafactory_loads_the_rows_as_tokenized(exported, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [EmptyPackages(), *sys.meta_path])
     loader = pytest.importorskip("llamafactory.data.loader")
-    rows = datasets_of(made, tmp_path / "cache")
+    rows = datasets_of(exported, tmp_path / "cache")
     rows.save_to_disk(str(tmp_path / "disk"))
     options = SimpleNamespace(tokenized_path=str(tmp_path / "disk"), streaming=False)
-    found = loader.get_dataset(None, None, options, None, "sft", None)
-    assert found["train_dataset"].to_list() == rows["train"].to_list()
-    assert found["eval_dataset"].to_list() == rows["validation"].to_list()
+    splits = loader.get_dataset(None, None, options, None, "sft", None)
+    assert splits["train_dataset"].to_list() == rows["train"].to_list()
+    assert splits["eval_dataset"].to_list() == rows["validation"].to_list()

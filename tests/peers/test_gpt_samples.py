@@ -139,8 +139,8 @@ def test_random_documents_give_the_same_samples(tmp_path, extra, keep_partial, p
     for index in range(len(ours)):
         text, sequences = theirs._query_document_sample_shuffle_indices(index)[:2]
         parts = ours.parts(index)
-        found = [ours.dataset.get(part.sequence, part.offset, part.num_tokens) for part in parts]
-        assert np.concatenate([*found, text[sum(map(len, found)) :]]).tolist() == text.tolist()
+        pieces = [ours.dataset.get(part.sequence, part.offset, part.num_tokens) for part in parts]
+        assert np.concatenate([*pieces, text[sum(map(len, pieces)) :]]).tolist() == text.tolist()
         # Megatron names sequences too that give no token.
         visited = iter(sequences.tolist())
         assert all(part.sequence in visited for part in parts)

@@ -103,12 +103,12 @@ def jobs(draw):
         chosen = draw(st.lists(st.sampled_from(range(len(datasets))), min_size=1, max_size=4, unique=True))
         return [word for n in chosen for word in ([str(draw(WEIGHTS))] if weighted else []) + [f"d{n}"]]
 
-    wanted = st.integers(0, 400) if weighted else st.one_of(st.none(), st.integers(0, 400))
+    sizes = st.integers(0, 400) if weighted else st.one_of(st.none(), st.integers(0, 400))
     return {
         "datasets": datasets,
         "per_split": per_split,
         "paths": [draw_path() for _ in range(3 if per_split else 1)],
-        "sizes": [draw(wanted) for _ in SPLITS],
+        "sizes": [draw(sizes) for _ in SPLITS],
         "split": draw(SPLIT_TEXTS),
         "seed": draw(st.integers(0, 2**32 - 1)),
         "sequence_length": draw(st.one_of(st.integers(2, 64), st.integers(2, 4096))),
@@ -151,8 +151,8 @@ def cap_sizes(case, folder):
         try:
             build_with_dsindex(alone, folder / "probe", folder)
         except LimitError as refusal:
-            found = re.search(r"the datasets have (\d+)", str(refusal))
-            capped.append(int(found[1]) if found else size)
+            match = re.search(r"the datasets have (\d+)", str(refusal))
+            capped.append(int(match[1]) if match else size)
         else:
             capped.append(size)
     return capped
@@ -195,6 +195,17 @@ def test_kept_partial_samples_are_counted_in_float32(total, length, extra):
     assert np.array_equal(build_sample_index(lengths, documents, count_samples(total, rule=rule), rule=rule), expected)
 
 
+def check_rows(dataset, lengths):
+    """Check a sample index by Megatron's own loop; return the tokens of each document in the order of the cache."""
+    from megatron.core.datasets import helpers
+
+    documents, length = np.asarray(dataset.document_index), dataset.config.sequence_length
+    document_lengths = lengths[documents].astype(np.int64)
+    rows = helpers.build_sample_idx(lengths, documents, length, 1, int(document_lengths.sum()), True, True)
+    assert np.array_equal(rows, dataset.sample_index)
+    return document_lengths
+
+
 def check_read(dataset, lengths, *, size, epochs, short):
     """Check one dataset without a blend: every label of each epoch, and its sample index by Megatron's own loop.
 
@@ -205,22 +216,17 @@ def check_read(dataset, lengths, *, size, epochs, short):
         epochs: Least and largest number of times that a token is read.
         short: Largest number of cut sequences that fit a sample.
     """
-    from megatron.core.datasets import helpers
-
-    documents, length = np.asarray(dataset.document_index), dataset.config.sequence_length
-    own = lengths[documents].astype(np.int64)
-    rows = helpers.build_sample_idx(lengths, documents, length, 1, int(own.sum()), True, True)
-    assert np.array_equal(rows, dataset.sample_index)
-    ends = np.cumsum(own)
-    assert (((ends - 1) // length != (ends - own) // length) & (own <= length)).sum() <= short
+    length, document_lengths = dataset.config.sequence_length, check_rows(dataset, lengths)
+    ends = np.cumsum(document_lengths)
+    assert (((ends - 1) // length != (ends - document_lengths) // length) & (document_lengths <= length)).sum() <= short
     homes = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    part = np.concatenate([np.arange(homes[n], homes[n + 1]) for n in np.unique(documents)])
+    part = np.concatenate([np.arange(homes[n], homes[n + 1]) for n in np.unique(dataset.document_index)])
     read = np.concatenate([dataset[number]["labels"].numpy() for number in range(min(size, len(dataset)))])
     times = np.bincount(read, minlength=homes[-1])
     assert times.sum() == times[part].sum()
-    least, most = epochs
-    assert times.max() == most
-    assert (times[part] < least).sum() <= most * (length + 1)
+    min_times, max_times = epochs
+    assert times.max() == max_times
+    assert (times[part] < min_times).sum() <= max_times * (length + 1)
 
 
 BLEND = ["3", "d0", "1", "d1"]
@@ -247,9 +253,9 @@ def test_packed_caches_are_read_as_they_are(kind, sequences, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     random, lengths, length = np.random.default_rng(5), {}, 64
     for name in ("d0", "d1", "d2"):
-        own = lengths[name] = np.maximum(1, random.lognormal(4, 1, 900)).astype(np.int32)
-        ends = np.cumsum(own)
-        runs = [list(range(end - n, end)) for end, n in zip(ends, own, strict=True)]
+        token_counts = lengths[name] = np.maximum(1, random.lognormal(4, 1, 900)).astype(np.int32)
+        ends = np.cumsum(token_counts)
+        runs = [list(range(end - n, end)) for end, n in zip(ends, token_counts, strict=True)]
         documents = [runs[first : first + sequences] for first in range(0, len(runs), sequences)]
         write_dataset(tmp_path / name, documents, dtype=np.int32)
     size = size and int(size * int(lengths["d0"].sum()) - 1) // length
@@ -263,10 +269,10 @@ def test_packed_caches_are_read_as_they_are(kind, sequences, tmp_path, monkeypat
     with unchanged(tmp_path / "cache"):
         train, valid, _ = build_with_megatron(case, tmp_path / "cache")
     assert isinstance(valid, list) == ("several" in case)
-    others = [each for each in (valid if isinstance(valid, list) else [valid]) if each is not None]
-    for each in (train, *others):
-        for dataset in getattr(each, "datasets", [each]):
-            is_whole = each is train and dataset is train
+    valid_sets = [valid_set for valid_set in (valid if isinstance(valid, list) else [valid]) if valid_set is not None]
+    for split_data in (train, *valid_sets):
+        for dataset in getattr(split_data, "datasets", [split_data]):
+            is_whole = split_data is train and dataset is train
             check_read(
                 dataset,
                 lengths[Path(dataset.dataset_path).name],

@@ -138,7 +138,7 @@ def expected_samples(job, stem, prefix):
 
 
 def expected_blend(job, split, stems):
-    parts = [expected_samples(job, *each) for each in zip(stems, job.prefixes, strict=True)]
+    parts = [expected_samples(job, *place) for place in zip(stems, job.prefixes, strict=True)]
     if len(parts) == 1:
         return parts[0]
     pair = [np.load(job.blend_file(name, split)) for name in ("dataset_index", "dataset_sample_index")]
@@ -160,7 +160,7 @@ def test_maxtext_finds_our_caches_and_builds_the_same(seed, maxtext, tmp_path, m
     monkeypatch.setattr(maxtext._megatron_blending, "build_blending_indices", refuse)
     [told] = [note for note in result.notes if note.startswith("tell MaxText ")]
     settings = dict(word.split("=", 1) for word in told.replace("'", "").split()[2:])
-    stems = [each.paths[0].removesuffix("-description.txt") for each in result.results]
+    stems = [cache.paths[0].removesuffix("-description.txt") for cache in result.results]
     for number, split in enumerate(job.splits):
         read = maxtext._mmap_datasource.get_mmap_npy_dataset(
             settings[f"grain_{split}_files"], job.has_sentences, job.length, 0, 1, 0, 1, 1, 1, None,
@@ -172,7 +172,7 @@ def test_maxtext_finds_our_caches_and_builds_the_same(seed, maxtext, tmp_path, m
         assert samples == expected_blend(job, split, stems[begin : begin + len(job.prefixes)])
         assert len(samples) == job.sizes[number] or len(job.prefixes) == 1
         opened = dsindex.open("ours", split=("train", "valid")[number])
-        assert [opened.tokens(each).tolist() for each in range(len(opened))] == samples
+        assert [opened.tokens(row).tolist() for row in range(len(opened))] == samples
     assert arrays(tmp_path / "ours") == ours
     for prefix in job.prefixes:
         assert dsindex.verify(prefix, cache="ours").ok

@@ -145,8 +145,8 @@ def draw_job(rng, release, folder):
 
 def samples_of(folder, split):
     """Return the digests of the first samples in each topmost cache of a split, as our datasets read them."""
-    found = list(folder.glob(f"*-BlendedDataset-{split}-description.txt"))
-    opened = [BlendedDataset.open_cache(path) for path in found]
+    descriptions = list(folder.glob(f"*-BlendedDataset-{split}-description.txt"))
+    opened = [BlendedDataset.open_cache(path) for path in descriptions]
     opened += map(GPTDataset.open_cache, folder.glob(f"*-GPTDataset-{split}-description.txt"))
     numbers = [[dataset[n]["tokens"].tobytes() for n in range(min(8, len(dataset)))] for dataset in opened]
     return [
@@ -188,14 +188,14 @@ def test_jobs_find_caches_made_from_flags_alone(release, process, data, tmp_path
         assert "stops" not in theirs, (flags, theirs)
         assert state(cache) == before, (flags, theirs["sizes"], sorted(state(cache).keys() - before.keys()))
         described = [json.loads(path.read_text()) for path in cache.glob("*-description.txt")]
-        blocks = [each.get("tokenizer") or each["datasets"][0]["tokenizer"] for each in described]
+        blocks = [description.get("tokenizer") or description["datasets"][0]["tokenizer"] for description in described]
         assert all(json.dumps(block) == json.dumps(theirs["identifiers"]) for block in blocks)
         if f"-{FIM_CLASS}-" not in " ".join(before):
             for phase in theirs["splits"]:
                 for split, samples in zip(SPLITS, phase, strict=True):
                     several = samples if samples and isinstance(samples[0], list) else [samples]
-                    for each in filter(None, several):
-                        assert each in samples_of(cache, split), (flags, split)
+                    for sample_digests in filter(None, several):
+                        assert sample_digests in samples_of(cache, split), (flags, split)
         compared += 1
     assert refused < drawn / 2
 

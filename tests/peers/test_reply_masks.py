@@ -53,12 +53,12 @@ def test_replies_are_those_of_the_training_template(name):
             kinds["other text"] += 1
             continue
         try:
-            found = stock.render(chat.messages, **chat.variables)
+            rendered = stock.render(chat.messages, **chat.variables)
         except RecordProblem:
             kinds["refused"] += 1
         else:
-            assert found.text == expected.text
-            kinds["right" if trained(found) == trained(expected) else f"wrong: {seed}"] += 1
+            assert rendered.text == expected.text
+            kinds["right" if trained(rendered) == trained(expected) else f"wrong: {seed}"] += 1
     print(name, dict(kinds))  # noqa: T201 - the table of the page
     assert not [kind for kind in kinds if kind.startswith("wrong")]
     assert name in MAY_REFUSE or kinds["refused"] <= kinds["right"] / 10

@@ -35,5 +35,5 @@ def test_drawn_folders_are_the_tokenizer_of_transformers(tmp_path):
 
 
 if __name__ == "__main__":
-    made = list(digests(Path(tempfile.mkdtemp())))
-    (GOLDEN / "tokenizers" / "folders.json").write_text(json.dumps(made, indent=0) + "\n")
+    folder_digests = list(digests(Path(tempfile.mkdtemp())))
+    (GOLDEN / "tokenizers" / "folders.json").write_text(json.dumps(folder_digests, indent=0) + "\n")

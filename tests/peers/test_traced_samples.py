@@ -47,15 +47,15 @@ def test_steps_have_the_samples_that_the_sampler_gives(seed, sampler):
     num_samples = int(rng.integers(batch, 9 * batch))
     step = int(rng.integers(1, num_samples // batch + 1))
     resumed = int(rng.integers(max(1, step - 2), step + 1))
-    given = []
+    sample_numbers = []
     for rank in range(size):
         read = iter(sampler(num_samples, (resumed - 1) * batch, micro, rank, size))
-        [*_, own] = itertools.islice(steps_of(read, rounds), step - resumed + 1)
-        given += own
-    assert sorted(given) == list(samples_of_steps(step, step, batch))
+        [*_, step_numbers] = itertools.islice(steps_of(read, rounds), step - resumed + 1)
+        sample_numbers += step_numbers
+    assert sorted(sample_numbers) == list(samples_of_steps(step, step, batch))
 
 
 def steps_of(read, rounds):
     """Yield the samples of each step, from those of its micro batches."""
     while micro_batches := list(itertools.islice(read, rounds)):
-        yield [number for each in micro_batches for number in each]
+        yield [number for micro_batch in micro_batches for number in micro_batch]

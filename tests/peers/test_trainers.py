@@ -90,8 +90,8 @@ def flat(lists):
 
 def whole(samples):
     """Return all tokens of samples; the last one of each is only in its labels."""
-    found = (samples[number] for number in range(len(samples)))
-    return [[*sample["tokens"].tolist(), int(sample["labels"][-1])] for sample in found]
+    items = (samples[number] for number in range(len(samples)))
+    return [[*sample["tokens"].tolist(), int(sample["labels"][-1])] for sample in items]
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +100,9 @@ def data_sets(tmp_path_factory):
     for prefix in DATASETS:
         for suffix in ("bin", "idx"):
             shutil.copyfile(f"{prefix}.{suffix}", folder / f"{dataset_name(prefix)}.{suffix}")
-    one = GOLDEN / "eod_text_document"
+    path = GOLDEN / "eod_text_document"
     for dtype in (np.uint8, np.int32, np.int64):
-        lists = [[[token % (256 if dtype is np.uint8 else 1 << 16) for token in own]] for own in documents(one) if own]
+        lists = [[[token % (256 if dtype is np.uint8 else 1 << 16) for token in ids]] for ids in documents(path) if ids]
         write_dataset(folder / np.dtype(dtype).name, lists, dtype=dtype)
     prefixes = [str(path.with_suffix("")) for path in sorted(folder.glob("*.idx"))]
     blend = [str(folder / f"own-{name}_text_document") for name in ("bos", "fast")]
@@ -127,7 +127,7 @@ class EmptyPackages:
     names += ("torchtitan.components.loss",)
 
     def find_spec(self, name, _path=None, _target=None):
-        is_empty = any(f"{name}.".startswith(f"{own}.") for own in self.names)
+        is_empty = any(f"{name}.".startswith(f"{package}.") for package in self.names)
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if is_empty else None
 
     def create_module(self, spec):
@@ -143,11 +143,11 @@ def peer(name, *, without=()):
         if package not in sys.modules:
             outer = package.rpartition(".")[0]
             path = importlib.import_module(outer).__path__ if outer else None
-            found = importlib.machinery.PathFinder.find_spec(package, path)
-            if found is None:
+            spec = importlib.machinery.PathFinder.find_spec(package, path)
+            if spec is None:
                 pytest.skip(f"{package} is neither installed nor in PYTHONPATH")
             sys.modules[package] = ModuleType(package)
-            sys.modules[package].__path__ = list(found.submodule_search_locations or ())
+            sys.modules[package].__path__ = list(spec.submodule_search_locations or ())
     return pytest.importorskip(name, exc_type=ModuleNotFoundError)
 
 
@@ -204,8 +204,8 @@ def read_maxtext_mmap(data, _folder):
         read = maxtext.get_mmap_dataset(
             data.mixture(), has_sentences, LENGTH, EOD, False, 0, 1, 0, 1, 1, 1, as_iterable
         )
-        ours = [grain.MapDataset.source(each).to_iter_dataset() for each in data.windows()]
-        theirs = [each["text"].tolist() for each in read]
+        ours = [grain.MapDataset.source(windows).to_iter_dataset() for windows in data.windows()]
+        theirs = [sample["text"].tolist() for sample in read]
         yield "windows", theirs, list(grain.IterDataset.mix(ours, data.weights))
 
 
@@ -219,12 +219,12 @@ def read_modalities(data, folder):
         path = folder / f"{number}.pbin"
         dsindex.convert(prefix, path, flatten=True)
         theirs = module.PackedMemMapDatasetBase(path, "tokens")
-        found = [theirs[own]["tokens"].tolist() for own in range(len(theirs))]
-        yield "documents", found, documents(prefix)
+        read_documents = [theirs[row]["tokens"].tolist() for row in range(len(theirs))]
+        yield "documents", read_documents, documents(prefix)
         read.append(module.PackedMemMapDatasetContinuous(path, "tokens", LENGTH, True))
         ours += [tokens.tolist() for tokens in PackedMemMapDatasetContinuous(path, LENGTH, True)]
     combined = module.CombinedDataset(read)
-    yield "windows", [combined[own]["tokens"].tolist() for own in range(len(combined))], ours
+    yield "windows", [combined[row]["tokens"].tolist() for row in range(len(combined))], ours
 
 
 def read_torch(data, folder):
@@ -242,11 +242,11 @@ def batch_tokens(batch):
 
 
 def read_torchtitan(data, folder):
-    own = "torchtitan.components.data"
+    package = "torchtitan.components.data"
     with pytest.MonkeyPatch.context() as context:
         context.setattr(sys, "meta_path", [EmptyPackages(), *sys.meta_path])
-        loader = peer(f"{own}.loader", without=("torchtitan", "torchtitan.components", own))
-    module, (samples, _) = importlib.import_module(f"{own}.dataset"), data.samples(folder)
+        loader = peer(f"{package}.loader", without=("torchtitan", "torchtitan.components", package))
+    module, (samples, _) = importlib.import_module(f"{package}.dataset"), data.samples(folder)
 
     class Source:  # as in docs/trainers.md
         def build(self, **_policy):

@@ -26,14 +26,9 @@ def folder(tmp_path, monkeypatch):
 
 
 KINDS = {
-    "pipe": "a pipe",
-    "linked pipe": "a pipe",
-    "socket": "a socket",
-    "/dev/zero": "a device",
-    "/dev/null": "a device",
-    "/dev/stdin": "standard input",
-    "-": "standard input",
-}
+    "pipe": "a pipe", "linked pipe": "a pipe", "socket": "a socket", "/dev/zero": "a device", "/dev/null": "a device",
+    "/dev/stdin": "standard input", "-": "standard input",
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("folder")

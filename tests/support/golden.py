@@ -19,12 +19,8 @@ SHARED = ROOT.parent / "shared"
 SHARED_GOLDEN = SHARED / "golden" / "megatron"
 MODALITIES = GOLDEN / "modalities"
 """Folder with nonempty.jsonl, and with the files that Modalities writes for it with the tokenizer in gpt2/."""
-TOKENIZERS = {
-    "gpt2": MODALITIES / "gpt2",
-    "plain": GOLDEN / "tokenizers" / "plain",
-    "bos": GOLDEN / "tokenizers" / "bos",
-    **{path.name: path for path in (SHARED / "corpus").glob("bos8k")},
-}
+TOKENIZERS = {"gpt2": MODALITIES / "gpt2", **{name: GOLDEN / "tokenizers" / name for name in ("plain", "bos")}}
+TOKENIZERS |= {path.name: path for path in (SHARED / "corpus").glob("bos8k")}
 """Folders of tokenizers that were trained on real text; if `shared` exists, also a larger one with a BOS."""
 DATASETS = [idx.with_suffix("") for folder in (GOLDEN, SHARED_GOLDEN) for idx in sorted(folder.glob("*.idx"))]
 """Prefixes of datasets that Megatron-LM wrote."""
@@ -94,6 +90,8 @@ GOLDEN_SETS = [OWN]
 if SHARED_GOLDEN.is_dir():
     _PLACES = {"texts": SHARED / "golden", "outputs": SHARED_GOLDEN}
     GOLDEN_SETS.append(_golden_set("shared", **_PLACES, plain=_CORPUS / "gpt2", bos=_CORPUS / "bos8k"))
+LINES = OWN.docs.read_bytes().splitlines(keepends=True)
+"""Lines of the project's own docs.jsonl."""
 FAST = GoldenRun(name="fast", folder=GOLDEN, input=GOLDEN / "fast.jsonl", tokenizer=OWN.plain_tokenizer)
 """The run of preprocess_data_fast.py, which writes a text without tokens as a document with only EOD."""
 

@@ -32,11 +32,11 @@ class LocalCluster:
         # Write the output to a file: the daemons that stay running would keep a pipe open.
         with tempfile.TemporaryFile("w+") as out:
             streams = {"stdout": out, "stderr": out}
-            ended = subprocess.run(command, env=self.environment, timeout=PATIENCE_SECONDS, check=False, **streams)
+            process = subprocess.run(command, env=self.environment, timeout=PATIENCE_SECONDS, check=False, **streams)
             out.seek(0)
-            shown = out.read()
-        assert ended.returncode == 0, shown
-        return shown
+            output = out.read()
+        assert process.returncode == 0, output
+        return output
 
 
 @contextlib.contextmanager
@@ -47,9 +47,9 @@ def local_cluster(num_workers):
         environment |= {"HOME": name, "DSINDEX_CLUSTER_DIR": f"{name}/c", "DSINDEX_CLUSTER_CPUS": "1"}
         variables = {"VIRTUAL_ENV": sys.prefix, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         cluster = LocalCluster(Path(name), environment | variables)
-        shown = cluster.script("start", str(num_workers))
+        output = cluster.script("start", str(num_workers))
         try:
-            cluster.access |= dict(word.split("=", 1) for word in shlex.split(shown) if "=" in word)
+            cluster.access |= dict(word.split("=", 1) for word in shlex.split(output) if "=" in word)
             yield cluster
         finally:
             if (cluster.folder / "c").exists():

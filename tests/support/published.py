@@ -28,13 +28,13 @@ def read_pair(prefix):
 
 
 def read_quarantine(prefix):
-    """Return the entries of the bad records of a dataset."""
+    """Return what a dataset's quarantine has of each bad record."""
     with open(f"{prefix}.quarantine.jsonl.zst", "rb") as file, pa.input_stream(file, compression="zstd") as stream:
         return [json.loads(line) for line in stream.read().splitlines()]
 
 
 def edit_manifest(prefix, edit):
-    """Call `edit` with the manifest of a dataset, and write what becomes of it."""
+    """Let a function change the manifest of a dataset, and write the manifest back."""
     path = Path(manifest_path(str(prefix).removesuffix(".pbin")))
     manifest = json.loads(path.read_bytes())
     edit(manifest)

@@ -101,8 +101,8 @@ def sentencepiece_bpe():
 
 def as_tokenizer(content):
     """Return a Tokenizer for the bytes of a tokenizer.json."""
-    loaded = tokenizers.Tokenizer.from_buffer(content)
-    added = loaded.get_added_tokens_decoder().values()
-    size, special = loaded.get_vocab_size(with_added_tokens=True), tuple(t.content for t in added if t.special)
+    library = tokenizers.Tokenizer.from_buffer(content)
+    added = library.get_added_tokens_decoder().values()
+    size, special = library.get_vocab_size(with_added_tokens=True), tuple(t.content for t in added if t.special)
     described = {"name": "trained", "content": content, "sha256": hashlib.sha256(content).hexdigest()}
     return Tokenizer(**described, vocabulary_size=size, eod_id=None, eod_token=None, special_tokens=special)

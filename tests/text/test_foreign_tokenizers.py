@@ -158,8 +158,8 @@ def options(folder, vocabulary, merges):
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_two_files_are_the_tokenizer_of_gpt2(tmp_path, newline):
-    given = options(tmp_path, json.dumps(GPT2["vocab"]), MERGES.replace("\n", newline))
-    tokenizer = load_tokenizer(given.vocab_file or "", options=given)
+    file_options = options(tmp_path, json.dumps(GPT2["vocab"]), MERGES.replace("\n", newline))
+    tokenizer = load_tokenizer(file_options.vocab_file or "", options=file_options)
     assert (tokenizer.name, tokenizer.vocabulary_size, tokenizer.eod_id) == ("gpt2-vocab.json", 50257, 50256)
     assert choose_engine(tokenizer, "auto", add_special_tokens=True).name == "gigatoken"
     texts = [*TEXTS, "a<|endoftext|>b"]

@@ -9,7 +9,7 @@ from dsindex.errors import InputError, RecordProblem
 from dsindex.text.jq import Patterns, name_patterns, parse_mask_pattern
 
 FILTERS = ("map(.from) | .[0]", "first", ".[0]", ".[] | .from", ".[:2] | .from", "sort_by(.from)")
-WHOLE_LISTS = [f".conversations | {rest}" for rest in FILTERS]
+WHOLE_LISTS = [f".conversations | {program}" for program in FILTERS]
 TURNS = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]
 
 

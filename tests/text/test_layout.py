@@ -32,17 +32,13 @@ def reference(documents, eod, *, fast=False):
     return tokens, lengths, per_document
 
 
-def batch_of(texts, texts_per_record=None):
-    return TokenBatch.of_rows(texts, texts_per_record=texts_per_record)
-
-
 @given(documents=documents_strategy, eod=st.sampled_from([None, EOD]), fast=st.booleans(), lists=st.booleans())
 def test_lay_out_documents_equals_reference(documents, eod, fast, lists):
     fast = fast and eod is not None
     if not lists:
         documents = [[text] for texts in documents for text in texts]
     per_record = np.array([len(texts) for texts in documents], np.int64) if lists else None
-    batch = batch_of([text for texts in documents for text in texts], per_record)
+    batch = TokenBatch.of_rows([text for texts in documents for text in texts], texts_per_record=per_record)
     rule = "eod" if fast else "keep"
     laid_out = lay_out_documents(batch, dtype=np.dtype("<u2"), eod_id=eod, layout=rule, vocabulary_size=1 << 16)
     tokens, lengths, per_document = reference(documents, eod, fast=fast)
@@ -56,12 +52,12 @@ def test_lay_out_documents_equals_reference(documents, eod, fast, lists):
 
 def test_lay_out_documents_never_wraps_a_token():
     with pytest.raises(OverflowError, match="70000 does not fit uint16"):
-        lay_out_documents(batch_of([[1, 70_000]]), dtype=np.dtype("<u2"), eod_id=EOD, vocabulary_size=1 << 20)
+        lay_out_documents(TokenBatch.of_rows([[1, 70_000]]), dtype=np.dtype("<u2"), eod_id=EOD, vocabulary_size=1 << 20)
 
 
 @pytest.mark.parametrize("lay_out", [lay_out_documents, partial(lay_out_documents, layout="pbin")])
 def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out):
-    batch = batch_of([[1, 2], [70_000]])
+    batch = TokenBatch.of_rows([[1, 2], [70_000]])
     with pytest.raises(TokenizerError, match="returned the id 70000 though its vocabulary has 70000 tokens"):
         lay_out(batch, dtype=np.dtype("<u2"), eod_id=EOD, vocabulary_size=70_000)
     fitting = lay_out(batch, dtype=np.dtype("<i4"), eod_id=EOD, vocabulary_size=70_001)
@@ -70,7 +66,7 @@ def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out)
 
 @given(st.lists(st.lists(st.sampled_from([0, 1, EOD, 60_000]), max_size=4), max_size=12), st.sampled_from([None, EOD]))
 def test_lay_out_pbin_documents_drops_empty_texts_and_never_repeats_eod(texts, eod):
-    batch = batch_of(texts)
+    batch = TokenBatch.of_rows(texts)
     laid_out = lay_out_documents(batch, dtype=np.dtype("<u2"), eod_id=eod, layout="pbin", vocabulary_size=1 << 16)
     nonempty_texts = [text for text in texts if text]
     rows = [text if eod is None or text[-1] == eod else [*text, eod] for text in nonempty_texts]

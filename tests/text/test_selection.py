@@ -106,6 +106,7 @@ IS, TEXTS = "the value under the key 'text' is ", ", and has to be a string or a
     (b'{"text": "\xff"}', "not UTF-8: byte 0xff at byte 11 of the line (invalid start byte)" + ENCODING),
     (b'{"text": "a", "x": ' + b"[" * 899 + b"]" * 899 + b"}", ["a"]),
     (b'{"text": "a", "x": ' + b'{"":[' * 450 + b"]}" * 450 + b"}", "more than 900 objects and lists inside each other"),
+    (b"\0\0", "NUL bytes, as an interrupted write leaves them"),
     (b'\xef\xbb\xbf{"text": "a"}', "a byte order mark, which only the start of a file may have"),
 ])  # fmt: skip
 def test_read_fields_says_what_is_wrong(line, reason):

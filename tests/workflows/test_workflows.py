@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 
@@ -18,10 +19,8 @@ SCRIPTS = sorted(path.stem for path in (ROOT / "workflows").glob("*.py") if path
 
 @pytest.fixture(scope="module")
 def store_url(demo):
-    with pytest.MonkeyPatch.context() as patch, serving_buckets("bucket") as store:
+    with serving_buckets("bucket") as store, patch.dict(os.environ, ENVIRONMENT, AWS_ENDPOINT_URL=store.url):
         store.put("bucket/text", demo / "text")
-        for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": store.url}.items():
-            patch.setenv(name, value)
         yield store.url
 
 
@@ -61,15 +60,15 @@ def run_locally(name, options):
 def test_workflow_runs_on_this_machine_and_continues(name, tmp_path, demo):
     options = write_options(name, tmp_path, demo)
     for attempt in range(2):
-        ended = run_locally(name, options)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        assert re.search(r"^intact |: intact$", ended.stdout, re.MULTILINE)
-        assert ("already complete" in ended.stdout) == bool(attempt), ended.stdout
+        process = run_locally(name, options)
+        assert process.returncode == 0, process.stdout + process.stderr
+        assert re.search(r"^intact |: intact$", process.stdout, re.MULTILINE)
+        assert ("already complete" in process.stdout) == bool(attempt), process.stdout
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_workflow_explains_itself(name):
-    ended = run_locally(name, "--help")
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert f"python workflows/{name}.py" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    process = run_locally(name, "--help")
+    assert (process.returncode, process.stdout) == (1, "")
+    assert f"python workflows/{name}.py" in process.stderr
+    assert "Traceback" not in process.stderr

@@ -9,10 +9,8 @@ EOD = "<|endoftext|>"
 
 
 def build(prefix="out/docs", **options):
-    defaults = {
-        "tokenizer": TOKENIZER, "append_eod": True, "output_prefix": prefix, "shard_size": "8KiB", "workers": 2,
-    }  # fmt: skip
-    return dsindex.build(OWN.docs, **{**defaults, **options})
+    defaults = {"tokenizer": TOKENIZER, "append_eod": True, "shard_size": "8KiB", "workers": 2}
+    return dsindex.build(OWN.docs, output_prefix=prefix, **{**defaults, **options})
 
 
 def assert_golden(prefix):

@@ -24,9 +24,9 @@ def test_build_says_what_it_made(capsys):
     dsindex.show(built)
     assert "102 lines = 102 kept + 0 quarantined + 0 blank" in capsys.readouterr().out
     assert not built.already_complete
-    again = build()
-    assert again.already_complete
-    assert again.datasets == built.datasets
+    second_build = build()
+    assert second_build.already_complete
+    assert second_build.datasets == built.datasets
     with pytest.raises(PlanError, match=r"append-eod was given and is not given\nhint: .* with replace=True"):
         build(append_eod=False)
     assert build(append_eod=False, replace=True).already_complete is False
@@ -40,27 +40,27 @@ def test_stopped_build_goes_on_where_it_was(capsys):
     with pytest.raises(ArithmeticError):
         build(progress=stop)
     assert not Path("out/docs_text_document.idx").exists()
-    seen = []
-    built = build(progress=seen.append)
+    snapshots = []
+    built = build(progress=snapshots.append)
     assert not built.already_complete
     assert_golden("out/docs_text_document")
-    assert {snapshot.stage for snapshot in seen} >= {"tokenize", "merge"}
+    assert {snapshot.stage for snapshot in snapshots} >= {"tokenize", "merge"}
     assert capsys.readouterr() == ("", "")
 
 
 def test_build_index_takes_results_and_open_and_verify_take_its_own():
     built = build()
-    seen = []
-    caches = dsindex.build_index(built, seq_length=16, epochs=2.5, data_cache_path="cache", progress=seen.append)
-    assert (seen[-1].stage, seen[-1].done) == ("index", 3)
+    snapshots = []
+    caches = dsindex.build_index(built, seq_length=16, epochs=2.5, data_cache_path="cache", progress=snapshots.append)
+    assert (snapshots[-1].stage, snapshots[-1].done) == ("index", 3)
     train = dsindex.open(caches)
     assert isinstance(train, datasets.GPTDataset)
     assert len(train) == caches.results[0].num_samples
     assert np.array_equal(train[0]["tokens"], dsindex.open("cache")[0]["tokens"])
     assert len(dsindex.open(caches, split="valid")) == caches.results[1].num_samples
     assert dsindex.verify(built, cache=caches)
-    again = dsindex.build_index(built, seq_length=16, epochs=2.5, data_cache_path="cache")
-    assert [result.reused for result in again.results] == [True, True, True]
+    second_index = dsindex.build_index(built, seq_length=16, epochs=2.5, data_cache_path="cache")
+    assert [result.reused for result in second_index.results] == [True, True, True]
     for misuse in (lambda: dsindex.verify(caches), lambda: dsindex.merge([caches], output_prefix="x")):
         with pytest.raises(dsindex.UsageError, match="these are index caches"):
             misuse()
@@ -102,9 +102,7 @@ def test_instruct_takes_its_configuration_as_a_mapping_or_a_file():
 
 def test_verify_is_true_if_nothing_is_wrong():
     built = build()
-    whole = dsindex.verify(built, against_source=True, tokenizer=TOKENIZER, engine="tokenizers")
-    assert whole
-    assert whole.reports[0].verdict == "intact"
+    assert dsindex.verify(built, against_source=True, tokenizer=TOKENIZER, engine="tokenizers")
     with open("out/docs_text_document.bin", "r+b") as file:
         file.write(b"\xff")
     damaged = dsindex.verify(["out/docs_text_document.idx", Path("out/nothing")])
@@ -121,31 +119,31 @@ def test_verify_is_true_if_nothing_is_wrong():
 def test_connected_ray_is_used_and_left_open():
     import ray
 
-    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
-    built = build(tokenizer=loaded, eod_token=EOD)
+    tokenizer = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    built = build(tokenizer=tokenizer, eod_token=EOD)
     assert built.run.executor == "ray"
     assert_golden("out/docs_text_document")
     assert dsindex.build_index(built, seq_length=16, epochs=1, data_cache_path="cache").results
-    assert dsindex.verify(built, against_source=True, tokenizer=loaded)
+    assert dsindex.verify(built, against_source=True, tokenizer=tokenizer)
     assert ray.is_initialized()
     assert build("out/b", executor="local").run.executor == "local"
 
 
 def test_tokenizer_object_is_what_it_serialises_to():
-    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
-    built = build(tokenizer=loaded, eod_token=EOD)
+    tokenizer = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    built = build(tokenizer=tokenizer, eod_token=EOD)
     assert_golden("out/docs_text_document")
     described = json.loads(Path("out/docs_text_document.manifest.json").read_bytes())["content"]["tokenizer"]
     assert described["name"] == "tokenizers.Tokenizer"
     assert len(described["sha256"]) == 64
-    same = tokenizers.Tokenizer.from_str(loaded.to_str())
-    assert build(tokenizer=same, eod_token=EOD).already_complete
-    assert dsindex.verify(built, against_source=True, tokenizer=same)
+    equal_tokenizer = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    assert build(tokenizer=equal_tokenizer, eod_token=EOD).already_complete
+    assert dsindex.verify(built, against_source=True, tokenizer=equal_tokenizer)
     other = tokenizers.Tokenizer.from_file(str(OWN.bos_tokenizer / "tokenizer.json"))
     with pytest.raises(PlanError, match="tokenizer was"):
         build(tokenizer=other, eod_token="<|eos|>")
     with pytest.raises(TokenizerError, match=r"choose one with eod_token$"):
-        build("out/b", tokenizer=loaded)
+        build("out/b", tokenizer=tokenizer)
 
 
 OPENERS = {
@@ -177,8 +175,8 @@ def test_open_tells_the_kind_from_the_file():
     documents, indexed = dsindex.open("x.pbin"), dsindex.open("out/docs_text_document")
     assert isinstance(indexed, datasets.IndexedDataset)
     assert [tokens.tolist() for tokens in documents] == [indexed.document(j).tolist() for j in range(len(documents))]
-    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
-    by_object = dsindex.open("docs.jsonl", tokenizer=loaded)
+    tokenizer = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    by_object = dsindex.open("docs.jsonl", tokenizer=tokenizer)
     assert np.array_equal(by_object[3], dsindex.open("docs.idx", tokenizer=TOKENIZER)[3])
 
 

@@ -51,8 +51,8 @@ def test_four_packages_read_what_all_packages_read():
     venv.create("light", symlinks=True)
     [site] = Path("light").glob("lib/python*/site-packages")
     for package in (numpy, msgspec, xxhash, dsindex):
-        here = Path(str(package.__file__)).parent
-        for folder in (here, here.with_name(f"{here.name}.libs")):
+        package_folder = Path(str(package.__file__)).parent
+        for folder in (package_folder, package_folder.with_name(f"{package_folder.name}.libs")):
             if folder.exists():
                 (site / folder.name).symlink_to(folder)
     built = build()
@@ -61,12 +61,12 @@ def test_four_packages_read_what_all_packages_read():
     dsindex.convert(built, "x.pbin")
     Path("docs.jsonl").write_text('{"text": "a"}\n{"text": "and more"}\n')
     dsindex.raw_index("docs.jsonl")
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown):
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
         exec(READ, {})
-    ended = run("light/bin/python", "-c", READ)
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == json.loads(shown.getvalue())
+    process = run("light/bin/python", "-c", READ)
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout) == json.loads(stream.getvalue())
 
 
 @pytest.mark.parametrize(("package", "words"), [
@@ -78,7 +78,7 @@ def test_a_build_names_the_package_that_it_misses(package, words):
     absent.parent.mkdir()
     absent.write_text(f"""raise ModuleNotFoundError("No module named '{package}'", name='{package}')""")
     flags = ["--input", str(OWN.docs), "--tokenizer-model", str(TOKENIZER), "--append-eod", "--output-prefix", "out/x"]
-    ended = run(sys.executable, "-m", "dsindex", "build", *flags, *words, PYTHONPATH="absent")
-    said = f"error: the package {package!r} is not installed, which dsindex needs\nhint: pip install '"
-    assert (ended.returncode, said in ended.stderr) == (1, True), ended.stderr
-    assert "Traceback" not in ended.stderr
+    process = run(sys.executable, "-m", "dsindex", "build", *flags, *words, PYTHONPATH="absent")
+    message = f"error: the package {package!r} is not installed, which dsindex needs\nhint: pip install '"
+    assert (process.returncode, message in process.stderr) == (1, True), process.stderr
+    assert "Traceback" not in process.stderr

@@ -19,14 +19,12 @@ IDENTIFIERS = {"class": "tests.Tokenizer", "tokenizer_path": ["gpt2"]}
 
 def options(**changes):
     """Options of a small job; a change to None leaves an option out."""
-    chosen = {
-        "data_path": ["web"], "seq_length": 30, "epochs": "2.5", "data_cache_path": "cache",
-        "tokenizer_identifiers": "identifiers.json", **changes,
-    }  # fmt: skip
+    chosen = {"data_path": ["web"], "seq_length": 30, "epochs": "2.5", "data_cache_path": "cache"}
+    chosen |= {"tokenizer_identifiers": "identifiers.json", **changes}
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def described(folder):
+def read_descriptions(folder):
     return [json.loads(path.read_bytes()) for path in sorted(folder.glob("*description.txt"))]
 
 

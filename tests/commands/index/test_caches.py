@@ -12,7 +12,7 @@ import pytest
 import dsindex
 from dsindex.cli.render import describe
 from dsindex.errors import DsindexError, InputError
-from tests.commands.index.index_jobs import described, index, indexed, options
+from tests.commands.index.index_jobs import index, indexed, options, read_descriptions
 from tests.support.datasets import write_dataset
 from tests.support.golden import golden_cases
 
@@ -45,32 +45,21 @@ def test_blend_without_cache_folder_goes_beside_each_dataset_and_the_blend_is_no
 
 
 def test_paths_per_split_have_no_split_in_the_description(folder):
-    indexed(
-        data_path=None, train_data_path=["0.5", "web", "0.5", "books"], valid_data_path=["1", "books"], epochs=None,
-        num_samples="100,9",
-    )  # fmt: skip
-    descriptions = described(folder / "cache")
+    paths = {"train_data_path": ["0.5", "web", "0.5", "books"], "valid_data_path": ["1", "books"]}
+    indexed(data_path=None, **paths, epochs=None, num_samples="100,9")
+    descriptions = read_descriptions(folder / "cache")
     # A single weighted prefix is no blend with a path for each split.
     assert Counter(d["class"] for d in descriptions) == {"GPTDataset": 3, "BlendedDataset": 1}
     assert all(d["split"] is d["split_matrix"] is None for d in descriptions if d["class"] == "GPTDataset")
 
 
-def test_dataset_path_as_is_what_the_job_types(folder):
-    mapping = ["we=/scratch/we"]
-    indexed(data_path=["1", "web", "1", "books"], dataset_path_as=mapping, epochs=None, num_samples="50", split="1")
-    paths = {d["dataset_path"] for d in described(folder / "cache") if d["class"] == "GPTDataset"}
-    assert paths == {"/scratch/web", "books"}
-
-
 def test_like_takes_settings_from_a_description_and_flags_win(folder):
     indexed(seed=7, split="3,1", epochs=None, num_samples="40,none,none")
     (like,) = (folder / "cache").glob("*train-description.txt")
-    indexed(
-        like=str(like), seq_length=None, seed=8, tokenizer_identifiers=None, epochs=None, num_samples="40",
-        data_cache_path="other",
-    )  # fmt: skip
-    assert {d["random_seed"] for d in described(folder / "other")} == {8}
-    assert {d["sequence_length"] for d in described(folder / "other")} == {30}
+    from_like = {"like": str(like), "seq_length": None, "tokenizer_identifiers": None}
+    indexed(**from_like, seed=8, epochs=None, num_samples="40", data_cache_path="other")
+    assert {d["random_seed"] for d in read_descriptions(folder / "other")} == {8}
+    assert {d["sequence_length"] for d in read_descriptions(folder / "other")} == {30}
 
 
 def test_same_job_again_leaves_its_caches_alone_until_the_lengths_change(folder):
@@ -83,8 +72,8 @@ def test_same_job_again_leaves_its_caches_alone_until_the_lengths_change(folder)
     write_dataset(folder / "web", [[[1] * length] for length in [50, 20, 60, 30, 100, 5] * 40])
     report = indexed(split="1", explain=True)
     assert not report.ok
-    shown = "\n".join(describe(report))
-    assert "web.idx changed since the cache was built (its sequences 0 to 240 have other lengths" in shown
+    text = "\n".join(describe(report))
+    assert "web.idx changed since the cache was built (its sequences 0 to 240 have other lengths" in text
     (result,) = indexed(split="1").results
     assert not result.reused, "the description, and so every name, is the same"
     changed = [n for n, (_, content) in before.items() if (folder / "cache" / n).read_bytes() != content]
@@ -103,7 +92,7 @@ RELEASED = {"tokenizer_identifiers": None, "job_tokenizer": OF_JOB}
 
 def test_flags_of_the_jobs_tokenizer_name_the_caches_of_its_release(folder):
     indexed(split="1", megatron_release="0.17", **RELEASED)
-    (old,) = described(folder / "cache")
+    (old,) = read_descriptions(folder / "cache")
     assert list(old["tokenizer"])[2] == "vocab_file"
     job = options(split="1", **RELEASED)
     report = index(**job, megatron_release="0.19", explain=True)
@@ -117,16 +106,16 @@ def test_paths_are_read_from_the_files_that_megatron_reads(folder):
     (folder / "words.txt").write_text("0.9 web\n 0.1  books\n")
     together = options(data_path=None, data_args_path="words.txt", split="9,1", num_samples="100,10,0", epochs=None)
     written = {result.paths for result in index(**together).results}
-    again = indexed(data_path=["0.9", "web", "0.1", "books"], split="9,1", num_samples="100,10,0", epochs=None)
-    assert {result.paths for result in again.results} == written
-    assert all(result.reused for result in again.results)
+    report = indexed(data_path=["0.9", "web", "0.1", "books"], split="9,1", num_samples="100,10,0", epochs=None)
+    assert {result.paths for result in report.results} == written
+    assert all(result.reused for result in report.results)
     splits = {"train": [0.5, "web", 0.5, "books"], "valid": "books", "test": None}
     (folder / "splits.json").write_text(json.dumps(splits))
     apart = options(data_path=None, per_split_data_args_path="splits.json", num_samples="100,10,0", epochs=None)
     written = {result.paths for result in index(**apart).results}
     flags = {"data_path": None, "train_data_path": [0.5, "web", 0.5, "books"], "valid_data_path": ["books"]}
-    again = indexed(**flags, num_samples="100,10,0", epochs=None)
-    assert {result.paths for result in again.results} == written
+    report = indexed(**flags, num_samples="100,10,0", epochs=None)
+    assert {result.paths for result in report.results} == written
 
 
 @pytest.mark.parametrize(("option", "content", "message"), [
@@ -146,9 +135,9 @@ def test_several_validation_sets_stay_apart(folder):
     paths = {"data_path": None, "train_data_path": ["web"], "valid_data_path": ["web", "books"]}
     job = options(**paths, epochs=None, train_iters=4, global_batch_size=2, multiple_validation_sets=True)
     index(**{**job, "full_validation": True, "data_cache_path": str(folder / "all")})
-    assert [(d["index_split"], d["num_samples"]) for d in described(folder / "all")].count(("valid", None)) == 2
+    assert [(d["index_split"], d["num_samples"]) for d in read_descriptions(folder / "all")].count(("valid", None)) == 2
     index(**{**job, "eval_interval": 2, "eval_iters": 1, "data_cache_path": str(folder / "some")})
-    assert [(d["index_split"], d["num_samples"]) for d in described(folder / "some")].count(("valid", 6)) == 2
+    assert [(d["index_split"], d["num_samples"]) for d in read_descriptions(folder / "some")].count(("valid", 6)) == 2
     assert not list(folder.glob("*/*Blended*"))
 
 
@@ -191,14 +180,14 @@ def test_caches_for_maxtext_have_its_hash_and_the_fixed_names_of_its_blend(folde
 
 def test_counts_of_datasets_are_written_as_by_megatrons_script(folder):
     path = folder / "counts.json"
-    asked = {"dataset_path_as": "=/lustre/", "per_dataset_sequences_path": str(path)}
+    flags = {"dataset_path_as": "=/lustre/", "per_dataset_sequences_path": str(path)}
     job = {"data_path": ["1", "web", "2", "books"], "num_samples": "9,0,0", "epochs": None, "split": "1"}
-    assert indexed(**asked, **job).notes[-1].startswith(f"{path} has the counts")
+    assert indexed(**flags, **job).notes[-1].startswith(f"{path} has the counts")
     # Sequences, and boundaries of documents: what `_IndexReader.document_count` has.
     assert path.read_text() == '{"/lustre/web": [240, 241], "/lustre/books": [60, 61]}'
-    assert indexed(**asked, **job, explain=True).ok
+    assert indexed(**flags, **job, explain=True).ok
     write_dataset(folder / "books", [[[1] * 5]])
-    assert "other counts" in indexed(**asked, **job, explain=True).findings[-1].sentences[0]
+    assert "other counts" in indexed(**flags, **job, explain=True).findings[-1].sentences[0]
     with pytest.raises(DsindexError, match=r"counts\.json: exists already, with other content"):
         dsindex.mix({"books": "rest"}, per_dataset_sequences_path=path, seq_length=2, split="1")
     path.unlink()

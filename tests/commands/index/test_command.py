@@ -24,10 +24,10 @@ CACHE = ["--data-cache-path", "cache"]
 
 def test_command_makes_the_caches_of_its_flags(folder, cli):
     cli(["index", *FLAGS, *RELEASE, "--data-cache-path", "flags"])
-    shown = cli(["index", *RELEASE, *CACHE, "--", *COMMAND]).out
+    output = cli(["index", *RELEASE, *CACHE, "--", *COMMAND]).out
     assert caches(folder / "cache") == caches(folder / "flags") != set()
-    assert "from the command: --data-path, --split, --seq-length, --global-batch-size" in shown
-    assert "no cache depends on --lr, --bf16" in shown
+    assert "from the command: --data-path, --split, --seq-length, --global-batch-size" in output
+    assert "no cache depends on --lr, --bf16" in output
 
 
 def test_flags_override_the_command(folder, cli):
@@ -48,20 +48,20 @@ def test_paths_of_the_job_are_read_here(folder, cli):
 def test_batch_size_follows_from_the_ranks(folder, cli):
     sizes = ["--micro-batch-size", "1", "--tensor-model-parallel-size", "2"]
     job = [*FLAGS[:6], *sizes, *FLAGS[8:]]
-    shown = cli(["index", *RELEASE, *CACHE, "--", "torchrun", "--nnodes=2", "--nproc_per_node", "8", "train.py", *job])
-    assert "the job's batch size is 8: --micro-batch-size 1 on 8 data-parallel ranks" in shown.out
+    result = cli(["index", *RELEASE, *CACHE, "--", "torchrun", "--nnodes=2", "--nproc_per_node", "8", "train.py", *job])
+    assert "the job's batch size is 8: --micro-batch-size 1 on 8 data-parallel ranks" in result.out
     cli(["index", *FLAGS, *RELEASE, "--data-cache-path", "flags"])
     assert caches(folder / "cache") == caches(folder / "flags")
 
 
 def test_flags_of_another_script_are_noted_and_those_of_the_launcher_are_its_own(cli):
     job = ["srun", "--seed", "7", "python", "mine.py", *FLAGS, "--sead", "99"]
-    shown = cli(["index", *RELEASE, *CACHE, "--", *job]).out
-    assert "Megatron 0.19 has no --sead: mine.py has to define it; instead of --sead, did you mean --seed?" in shown
-    assert "3 of 3 caches ready in" in shown
-    missed = cli(["index", "--explain", *RELEASE, *CACHE, "--", *job, "--seed", "99"], 1).out
-    assert "0 of 3 caches ready" in missed
-    assert "web, split train" in missed
+    output = cli(["index", *RELEASE, *CACHE, "--", *job]).out
+    assert "Megatron 0.19 has no --sead: mine.py has to define it; instead of --sead, did you mean --seed?" in output
+    assert "3 of 3 caches ready in" in output
+    explanation = cli(["index", "--explain", *RELEASE, *CACHE, "--", *job, "--seed", "99"], 1).out
+    assert "0 of 3 caches ready" in explanation
+    assert "web, split train" in explanation
 
 
 @pytest.mark.parametrize(("command", "message"), [
@@ -76,8 +76,8 @@ def test_flags_of_another_script_are_noted_and_those_of_the_launcher_are_its_own
     ("torchrun pretrain_gpt.py --data-path x --mock-data", "--mock-data: such a job makes up its data"),
 ])  # fmt: skip
 def test_jobs_without_caches_are_refused(command, message, cli):
-    shown = cli(["index", *RELEASE, "--", *command.split()], 1).err
-    assert re.search(message, shown), shown
+    errors = cli(["index", *RELEASE, "--", *command.split()], 1).err
+    assert re.search(message, errors), errors
 
 
 def test_a_job_without_a_release_is_refused(tmp_path, cli):

@@ -63,8 +63,8 @@ def test_swapped_arrays_are_noticed(cli):
     assert "-train-shuffle_index.npy changed since dsindex wrote it" in "\n".join(describe(indexed(explain=True)))
     with pytest.raises(OutputError, match="another program's file is here"):
         indexed(document_order="packed")
-    shown = cli(["verify", "web", "--cache", "cache"], 1).out
-    assert "-train-document_index.npy changed since dsindex wrote it" in shown
+    output = cli(["verify", "web", "--cache", "cache"], 1).out
+    assert "-train-document_index.npy changed since dsindex wrote it" in output
 
 
 def test_orders_of_files_are_read_in_their_order():
@@ -86,7 +86,7 @@ def write_positions(name, lengths, *, base=0):
     write_dataset(Path(name), documents, dtype=np.int32)
 
 
-def opened(folder):
+def open_blend(folder):
     (path,) = Path(folder).glob("*BlendedDataset-train-description.txt")
     return BlendedDataset.open_cache(path)
 
@@ -103,8 +103,8 @@ RUNS = st.fixed_dictionaries({
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(run=RUNS)
 def test_nothing_comes_again_before_its_epoch_ends_and_nothing_is_lost(run, tmp_path_factory):
-    here = tmp_path_factory.mktemp("run")
-    names = [str(here / name) for name in ("a", "b", "c")]
+    folder = tmp_path_factory.mktemp("run")
+    names = [str(folder / name) for name in ("a", "b", "c")]
     for name, lengths in zip(names, run["lengths"], strict=True):
         write_positions(name, lengths)
     consumed = 8 * run["batches"]
@@ -112,14 +112,14 @@ def test_nothing_comes_again_before_its_epoch_ends_and_nothing_is_lost(run, tmp_
               "shuffle_epochs": "separately"}  # fmt: skip
     weights = [str(weight) for weight in run["first"]]
     first = {**shared, "data_path": [weights[0], names[0], weights[1], names[1]], "num_samples": "60",
-             "data_cache_path": str(here / "first")}  # fmt: skip
+             "data_cache_path": str(folder / "first")}  # fmt: skip
     indexed(**first)
     write_positions(names[0], [*run["lengths"][0], *run["grown"]])
     words = [word for weight, name in zip(run["second"], names, strict=True) for word in (repr(weight), name)]
-    second = {**shared, "data_path": words, "num_samples": "150", "data_cache_path": str(here / "second"),
-              "continue_from": str(here / "first"), "consumed_samples": consumed, "global_batch_size": 8}  # fmt: skip
+    second = {**shared, "data_path": words, "num_samples": "150", "data_cache_path": str(folder / "second"),
+              "continue_from": str(folder / "first"), "consumed_samples": consumed, "global_batch_size": 8}  # fmt: skip
     indexed(**second)
-    before, after = opened(here / "first"), opened(here / "second")
+    before, after = open_blend(folder / "first"), open_blend(folder / "second")
     for number in range(consumed):
         assert (before.tokens(number) == after.tokens(number)).all()
     for dataset, member in enumerate(after.datasets):
@@ -141,10 +141,10 @@ def check_epochs(blend, dataset, consumed, num_old):
     """
     total = int(blend.datasets[dataset].dataset.sequence_lengths.sum(dtype=np.int64))
     numbers = np.flatnonzero(blend.dataset_index == dataset)
-    taken = int((numbers < consumed).sum())
-    joined = taken * 16 // num_old
+    num_taken = int((numbers < consumed).sum())
+    joined = num_taken * 16 // num_old
     for part in range(11):
-        head = numbers[: taken + (len(numbers) - taken) * part // 10]
+        head = numbers[: num_taken + (len(numbers) - num_taken) * part // 10]
         read = np.concatenate([np.zeros(0, np.int64), *(blend.tokens(number)[:-1] for number in head)]).astype(np.int64)
         times = np.bincount(read, minlength=total)
         slack = 16 * (len(read) // total + joined + 3)
@@ -153,17 +153,13 @@ def check_epochs(blend, dataset, consumed, num_old):
             for least in range(len(read) // num_old + 1)
             for gone in (joined, joined + 1)
         ]
-        assert min(outside) <= slack, (part, taken, joined)
+        assert min(outside) <= slack, (part, num_taken, joined)
 
 
-FIRST = {
-    "data_path": ["60", "web", "40", "books"], "split": "1", "epochs": None, "num_samples": "200",
-    "data_cache_path": "first",
-}  # fmt: skip
-SECOND = {
-    **FIRST, "num_samples": "300", "data_cache_path": "second",
-    "continue_from": "first", "consumed_samples": 96, "global_batch_size": 24,
-}  # fmt: skip
+FIRST = {"data_path": ["60", "web", "40", "books"], "split": "1", "epochs": None}
+FIRST |= {"num_samples": "200", "data_cache_path": "first"}
+SECOND = {**FIRST, "num_samples": "300", "data_cache_path": "second"}
+SECOND |= {"continue_from": "first", "consumed_samples": 96, "global_batch_size": 24}
 SCHEDULE = {**FIRST, "num_samples": "201", "blend_schedule": "0:90,10 50%:50,50", "max_epochs": 9}
 
 

@@ -53,7 +53,7 @@ def test_refusal(folder, changes, error, message):
     assert not (folder / "cache").exists()
 
 
-def explained(**changes):
+def explain(**changes):
     report = indexed(explain=True, **changes)
     return ["\n".join(describe(report)), *(sentence for finding in report.findings for sentence in finding.sentences)]
 
@@ -66,21 +66,21 @@ def explained(**changes):
 ])  # fmt: skip
 def test_explain_names_the_settings_that_differ(changes, sentence):
     indexed(epochs="2.5")
-    shown, *sentences = explained(**changes)
-    assert "NOT found" in shown
-    assert any(sentence in said for said in sentences), sentences
+    output, *sentences = explain(**changes)
+    assert "NOT found" in output
+    assert any(sentence in text for text in sentences), sentences
 
 
 def test_explain_tells_of_missing_files_and_edited_descriptions(folder):
     (result,) = indexed(split="1").results
     shuffle = Path(result.paths[-1])
     shuffle.unlink()
-    said = f"the cache is incomplete, so the job builds it again: {shuffle.name} is missing"
-    assert said in explained(split="1")[0]
+    sentence = f"the cache is incomplete, so the job builds it again: {shuffle.name} is missing"
+    assert sentence in explain(split="1")[0]
     shutil.rmtree(folder / "cache")
-    assert "there is no folder " in explained(split="1")[0]
+    assert "there is no folder " in explain(split="1")[0]
     (folder / "cache").mkdir()
-    assert "contains no cache of a GPTDataset for split train" in explained(split="1")[0]
+    assert "contains no cache of a GPTDataset for split train" in explain(split="1")[0]
 
 
 def test_explain_compares_a_jobs_description_with_the_folder(folder):
@@ -89,7 +89,7 @@ def test_explain_compares_a_jobs_description_with_the_folder(folder):
     indexed(**blend, data_path=["2", "web", "1", "books"], seed=5, data_cache_path="job")
     (like,) = (folder / "job").glob("*Blended*description.txt")
     report = index(explain=True, like=str(like), data_cache_path="cache")
-    shown = "\n".join(describe(report))
-    assert "weights is [0.5, 0.5] in the cache and [0.66" in shown
-    assert "in every dataset, random_seed is 1234 in the cache and 5 in the job" in shown
+    output = "\n".join(describe(report))
+    assert "weights is [0.5, 0.5] in the cache and [0.66" in output
+    assert "in every dataset, random_seed is 1234 in the cache and 5 in the job" in output
     assert index(explain=True, like=str(like), data_cache_path="job").ok

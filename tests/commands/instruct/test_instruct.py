@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 import dsindex
 from dsindex.chat.config import check_config
@@ -152,25 +151,25 @@ LONG = [{"role": "user", "content": "a " * 130}, {"role": "assistant", "content"
 SHORT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
 
-@pytest.mark.parametrize(("longer", "said", "counts", "is_cut", "dropped"), [
+@pytest.mark.parametrize(("longer", "message", "counts", "is_cut", "dropped"), [
     ("refuse", "1 × .* 512;", (1, 1), False, None), ("drop", None, (2, 2), False, 1),
     ("truncate", None, (2, 2), True, None), ("split-turns", None, (2, 3), False, None),
 ])  # fmt: skip
-def test_conversations_longer_than_a_pack_are_counted(in_folder, cli, longer, said, counts, is_cut, dropped):
+def test_conversations_longer_than_a_pack_are_counted(in_folder, cli, longer, message, counts, is_cut, dropped):
     """Conversations and sequences, whether tokens are cut off, and what is left out of the packs."""
     records = [{"messages": [*SHORT, *LONG, *LONG]}, {"messages": SHORT}]
     (in_folder / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (in_folder / "chat.yaml").write_text(yaml.safe_dump({"chat_template": CHATML}))
+    (in_folder / "chat.yaml").write_text(json.dumps({"chat_template": CHATML}))
     options = f"--seq-length 512 --on-bad-record quarantine --longer-than-pack {longer}"
-    shown = cli(f"instruct chat.yaml --input in.jsonl {TOKENIZER} --output-prefix chat {options}").out
+    output = cli(f"instruct chat.yaml --input in.jsonl {TOKENIZER} --output-prefix chat {options}").out
     statistics = json.loads((in_folder / "chat_text_document.manifest.json").read_bytes())["content"]["statistics"]
     packing = json.loads((in_folder / "chat_packing_512.manifest.json").read_bytes())["content"]["packing"]
     assert (statistics["conversations"], statistics["sequences"]) == counts
     assert (statistics["cut"] > 0) == is_cut
     assert statistics["shortened"] == (longer in {"truncate", "split-turns"})
     assert packing.get("dropped") == dropped
-    assert said is None or re.search(said, shown), shown
-    assert ("1 longer sequence with" in shown) == (dropped == 1)
+    assert message is None or re.search(message, output), output
+    assert ("1 longer sequence with" in output) == (dropped == 1)
 
 
 CALLS = [
@@ -196,14 +195,14 @@ def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(in_folde
     contents = set()
     for name in ("json.jsonl", "nulls.parquet", "texts.parquet"):
         words = f"instruct chat.yaml --input {name} {TOKENIZER} --output-prefix {name}"
-        said = cli(words).out
-        assert "  note: reasoning_content in 2 of 2 conversations: the template does not use it" in said
+        output = cli(words).out
+        assert "  note: reasoning_content in 2 of 2 conversations: the template does not use it" in output
         contents.add((in_folder / f"{name}_text_document.bin").read_bytes())
     assert len(contents) == 1
     assert "reasoning" not in cli(f"{words}-dropped --reasoning drop").out
-    refused = cli(f"{words}-refused --unwritten refuse", 1).err
-    said = r"texts\.parquet, row 1: reasoning_content: the template does not use it; see `unwritten` \(not-written\)"
-    assert re.search(said, refused), refused
+    error = cli(f"{words}-refused --unwritten refuse", 1).err
+    message = r"texts\.parquet, row 1: reasoning_content: the template does not use it; see `unwritten` \(not-written\)"
+    assert re.search(message, error), error
 
 
 def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(tmp_path, cli):
@@ -215,11 +214,11 @@ def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in [*chats, {"x": 1}, *chats]))
     words = ["instruct", "--input", str(tmp_path / "chats.jsonl"), "--tokenizer-model", str(tmp_path / "model")]
     before = sorted(tmp_path.rglob("*"))
-    shown = cli([*words, "--show", "2"]).out
-    assert "  no CONFIG: the tokenizer's own chat template is used\n" in shown
-    assert "\n    USER: 2 + 3?\n    ASSISTANT:[[ It is⏎]]\n    [[5.<|endoftext|>]]\n" in shown
-    assert "chats.jsonl, line 2: bad record\n    no conversation" in shown
-    assert "line 3" not in shown
+    output = cli([*words, "--show", "2"]).out
+    assert "  no CONFIG: the tokenizer's own chat template is used\n" in output
+    assert "\n    USER: 2 + 3?\n    ASSISTANT:[[ It is⏎]]\n    [[5.<|endoftext|>]]\n" in output
+    assert "chats.jsonl, line 2: bad record\n    no conversation" in output
+    assert "line 3" not in output
     assert "chats.jsonl, line 3: " in cli([*words, "--dry-run"]).out
     with pytest.raises(UsageError, match="there is no option 'show'"):
         dsindex.instruct(input=str(tmp_path / "chats.jsonl"), tokenizer=str(tmp_path / "model"), show=2)  # type: ignore[call-arg]
@@ -227,7 +226,7 @@ def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(
     flags = ["--output-prefix", str(tmp_path / "out"), "--on-bad-record", "quarantine"]
     assert "note: no CONFIG: the tokenizer's own chat template is used" in cli([*words, *flags]).err
     tokens, mask = (IndexedDataset(str(tmp_path / f"out_{name}"))[0] for name in ("text_document", "loss_mask"))
-    assert f"line 1: {len(tokens)} tokens, {mask.sum()} trained on, " in shown
+    assert f"line 1: {len(tokens)} tokens, {mask.sum()} trained on, " in output
 
 
 def test_packs_of_the_same_tokens_name_the_inputs_of_the_last_build(in_folder, cli):

