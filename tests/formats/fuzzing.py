@@ -30,16 +30,10 @@ TOKENIZER = str(OWN.plain_tokenizer)
 BASE_BYTES, TIMES_SIZE = 64 << 20, 20
 CPU_SECONDS, SECONDS = 20, 300
 FILES = {
-    "idx": "d_text_document.idx",
-    "bin": "d_text_document.bin",
-    "manifest": "*.manifest.json",
-    "provenance": "*.provenance.parquet",
-    "cache": "cache/*",
-    "pbin": "p.pbin",
-    "raw index": "lines.idx",
-    "journal": "d.build/*.json*",
-    "yaml": "*.yaml",
-}
+    "idx": "d_text_document.idx", "bin": "d_text_document.bin", "manifest": "*.manifest.json",
+    "provenance": "*.provenance.parquet", "cache": "cache/*",
+    "pbin": "p.pbin", "raw index": "lines.idx", "journal": "d.build/*.json*", "yaml": "*.yaml",
+}  # fmt: skip
 
 
 def make(folder):

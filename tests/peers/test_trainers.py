@@ -268,13 +268,9 @@ def read_torchtitan(data, folder):
 
 
 READERS = {
-    "Megatron-core": read_megatron,
-    "Megatron-Bridge": read_bridge,
-    "MaxText mmap": read_maxtext_mmap,
-    "Modalities": read_modalities,
-    "PyTorch": read_torch,
-    "torchtitan": read_torchtitan,
-}
+    "Megatron-core": read_megatron, "Megatron-Bridge": read_bridge, "MaxText mmap": read_maxtext_mmap,
+    "Modalities": read_modalities, "PyTorch": read_torch, "torchtitan": read_torchtitan,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["golden", "blend"])
