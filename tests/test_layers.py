@@ -54,6 +54,7 @@ def test_only_one_module_imports_ray_and_only_the_command_line_parses():
 
 
 def test_only_the_store_tells_objects_from_files():
-    """But for text that becomes a location, and datasets that only a disk can have."""
-    asked = {name for name, path in MODULES.items() if re.search(r"\bis_url\(|isinstance\(.*Url", path.read_text())}
-    assert {name for name in asked if room_of(name) != "store"} == {"dsindex.datasets.detect"}
+    kinds = re.compile(r"\bis_url\(|is_in_bucket|holds_writes|isinstance\(.*(Url|Store)\b|://\" in ")
+    assert {
+        name for name, path in MODULES.items() if room_of(name) != "store" and kinds.search(path.read_text())
+    } == set()

@@ -16,8 +16,8 @@ from dsindex.runtime.preflight import IDX_BYTES, PROVENANCE_BYTES, check_room, e
 from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
 from dsindex.runtime.tokenize import ShardSettings
-from dsindex.store.local import holds_writes
 from dsindex.store.machine import available_cpus
+from dsindex.store.protocol import store_of
 from dsindex.store.urls import absolute
 from dsindex.text.streams import LARGEST_RECORD_BYTES
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 MOST_DOCUMENTS = 2**31 - 1
 """Most documents in a dataset. Source: Megatron-core's document indices are int32."""
-MOST_OBJECT_BYTES = 48 << 40
-"""Largest `.bin` in a bucket: below 10,000 upload parts of 5 GiB."""
 FILLED_SHARE = 0.8
 """Share of these limits that an estimate may reach before the build makes several datasets."""
 LEAST_RECORD_BYTES = 8
@@ -143,8 +141,8 @@ def _fit_datasets(
     if estimate is None:
         estimate = examine_sample(source, config.selection(source.tokenizer.vocabulary_size)).scale(config.share)
     itemsize = dtype_for_vocabulary(source.tokenizer.vocabulary_size).itemsize
-    object_bytes = estimate.tokens * itemsize / len(config.output_names) if holds_writes(config.output_prefix) else 0
-    share = max(estimate.documents / MOST_DOCUMENTS, object_bytes / MOST_OBJECT_BYTES) / FILLED_SHARE
+    largest_bytes = store_of(config.output_prefix).largest_file_bytes * len(config.output_names)
+    share = max(estimate.documents / MOST_DOCUMENTS, estimate.tokens * itemsize / largest_bytes) / FILLED_SHARE
     if share <= 1:
         return config, []
     amount = f"about {estimate.documents:,.0f} documents, {format_size(estimate.tokens * itemsize)} of tokens"

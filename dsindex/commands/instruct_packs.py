@@ -32,7 +32,7 @@ from dsindex.formats.manifest import (
 )
 from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.runtime.plan import make_plan
-from dsindex.runtime.publish import Artifact, begin_in_bucket, hold_artifacts, is_publishing, publish
+from dsindex.runtime.publish import Artifact, claim_names, hold_artifacts, is_publishing, publish
 from dsindex.store.listing import find_with_beginning
 from dsindex.store.protocol import open_output, store_of
 from dsindex.store.read import is_stored
@@ -138,7 +138,7 @@ def _pack(
             return MadePacking(prefix=path, content=manifest.content, already_complete=True)
         _refuse_foreign_packs(path)
         layout, packing = _lay_out(config, length, f"{prefix}_text_document")
-        begin_in_bucket(artifact, [artifact], artifact.finals)
+        claim_names(artifact, [artifact], artifact.finals)
         with open_output(artifact.partial(bin_path)) as bin_file:
             bin_file.write(layout.conversations.astype(LAYOUT_DTYPE).tobytes())
         lengths = np.diff(layout.block_starts).astype(np.int32)

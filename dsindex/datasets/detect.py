@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, NoReturn, TypeAlias
 
 from dsindex.datasets.arguments import PBIN_SUFFIX
@@ -18,9 +19,9 @@ from dsindex.megatron.cache import DESCRIPTION_SUFFIX, descriptions_in
 from dsindex.megatron.plan import read_list
 from dsindex.store.errors import reading
 from dsindex.store.listing import find_with_beginning
-from dsindex.store.local import describe_special_file, open_file
-from dsindex.store.read import is_stored
-from dsindex.store.urls import is_url
+from dsindex.store.local import describe_special_file
+from dsindex.store.read import is_stored, open_stored
+from dsindex.store.urls import local_paths
 
 KindName: TypeAlias = Literal[
     "MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "packs", "export", "list"
@@ -67,8 +68,8 @@ def detect_dataset(path: str) -> DetectedDataset:
     detected = _detect_prefix(prefix)
     if detected is None and read_list(path) is not None:
         return DetectedDataset(kind="list", path=path)
-    if detected is not None or is_url(path):
-        return detected or _refuse_missing(path)
+    if detected is not None:
+        return detected
     if ending and os.path.isfile(path):
         hint = "move the other files of the dataset there, or build it again"
         raise InputError(f"{path}: there is no dataset {prefix} next to it", hint=hint)
@@ -83,7 +84,7 @@ def detect_dataset(path: str) -> DetectedDataset:
 def _detect_prefix(prefix: str) -> DetectedDataset | None:
     """Return the dataset of a prefix, on a disk or in an object store."""
     if is_stored(f"{prefix}.idx"):
-        head = b"" if is_url(prefix) else read_head(f"{prefix}.idx")
+        head = read_head(f"{prefix}.idx")
         if head.startswith(PICKLE_START):
             lines = f"{prefix}{LINES_SUFFIX}"
             if not os.path.isfile(lines):
@@ -128,7 +129,8 @@ def pack_layouts(prefix: str) -> dict[str, tuple[int, int]]:
 
 def _refuse_missing(path: str) -> NoReturn:
     """Refuse a path without a dataset, and suggest datasets near it."""
-    paths = [] if is_url(path) else [*find_with_beginning(os.path.join(path, "")), *find_with_beginning(f"{path}_")]
+    beginnings = (beginning for place in local_paths([path]) for beginning in (os.path.join(place, ""), f"{place}_"))
+    paths = chain.from_iterable(map(find_with_beginning, beginnings))
     names = [name.removesuffix(".idx") for name in paths if name.endswith((".idx", PBIN_SUFFIX))]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     hint = f"choose one of {', '.join(names[:4])}{more}" if names else "check the path"
@@ -142,5 +144,5 @@ def read_head(path: str) -> bytes:
     Raises:
         FormatError: If it cannot be read.
     """
-    with reading(path, FormatError), open_file(path) as file:
+    with reading(path, FormatError), open_stored(path) as file:
         return file.read(64)

@@ -28,7 +28,7 @@ from dsindex.runtime.merge import (
     merge_shuffled,
     merge_whole,
 )
-from dsindex.runtime.publish import begin_in_bucket
+from dsindex.runtime.publish import claim_names
 from dsindex.runtime.tasks import Damaged
 from dsindex.runtime.work_folder import FileComplete, RangeMerged
 from dsindex.store.local import StoredFile, combine_digests
@@ -167,7 +167,7 @@ class Assembly:
                 work += [(output, number) for number in output.ranges if number not in self._records_of(output)]
             suffixes = [suffix for suffix in output.suffixes if suffix != output.token_suffix or not output.has_ranges]
             missing = [suffix for suffix in suffixes if suffix not in self._records_of(output)]
-            if output.artifact.is_in_bucket and output.suffixes[-1] in missing:
+            if output.artifact.is_in_place and output.suffixes[-1] in missing:
                 last.insert(0, (output, missing.pop()))
             work += [(output, suffix) for suffix in missing]
         ranges = [output.range_task(part).size_bytes for output, part in work if isinstance(part, int)]
@@ -176,7 +176,7 @@ class Assembly:
         if last:
             self.job.require_locks()
             present = [output.final(suffix) for output in outputs for suffix in output.suffixes]
-            begin_in_bucket(outputs[0].artifact, [output.artifact for output, _ in last], present)
+            claim_names(outputs[0].artifact, [output.artifact for output, _ in last], present)
         self.is_completing = True
         self.run(self._make_call(*output_and_part) for output_and_part in work)
         self.run(self._make_call(*output_and_part) for output_and_part in last)

@@ -57,9 +57,9 @@ from dsindex.runtime.work_folder import (
     remove_work,
     remove_work_folder,
 )
-from dsindex.store.local import DIGEST_BLOCK_BYTES, holds_writes
-from dsindex.store.protocol import find, open_output, store_of
-from dsindex.store.urls import absolute, folder_of, join_path
+from dsindex.store.local import DIGEST_BLOCK_BYTES, LOCAL
+from dsindex.store.protocol import find, open_output
+from dsindex.store.urls import absolute, folder_of, join_path, local_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -125,7 +125,7 @@ class Output:
     @property
     def has_ranges(self) -> bool:
         """Whether its token file is merged in ranges; otherwise one task writes the whole file."""
-        return not self.artifact.is_in_bucket and self.seed is None
+        return not self.artifact.is_in_place and self.seed is None
 
     @property
     def all_suffixes(self) -> tuple[str, ...]:
@@ -454,7 +454,7 @@ def _prepare_work(job: Job) -> Iterator[None]:
     remove_leftovers(artifacts, keeps=plan_id, with_commits=False)
 
     def tidy() -> None:
-        store_of(prefix).delete([f"{prefix}.{PROGRESS_SUFFIX}.tmp"] if not holds_writes(prefix) else [])
+        LOCAL.delete(local_paths([f"{prefix}.{PROGRESS_SUFFIX}.tmp"]))
         is_done = bool(job.manifests)
         remove_leftovers(artifacts, keeps=None if is_done or not journal.has_work else plan_id, with_commits=is_done)
         if not journal.has_work:
@@ -467,7 +467,7 @@ def _prepare_work(job: Job) -> Iterator[None]:
         began = Began(plan=job.plan, output_prefix=prefix)
         if journal.began != began or journal.is_finished:
             journal.record(began)
-        with job.reporter.show_on(*([] if holds_writes(prefix) else [ProgressFile(prefix)])):
+        with job.reporter.show_on(*map(ProgressFile, local_paths([prefix]))):
             job.reporter.follow(executor)
             files = [join_path(job.work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs if path != "-")]
             executor.require_seen(files, [folder_of(prefix)])

@@ -32,9 +32,9 @@ from dsindex.runtime.tasks import Damaged
 from dsindex.runtime.tokenize import BLOCK_BYTES
 from dsindex.runtime.work_folder import RangeMerged
 from dsindex.store.json_text import encode_json
-from dsindex.store.local import InputStatus, holds_writes, start_writeback, write_at, writing
+from dsindex.store.local import InputStatus, start_writeback, temporary_folder, write_at, writing
 from dsindex.store.protocol import find, open_output
-from dsindex.store.read import Extent, digest_blocks, digest_file, open_in_order
+from dsindex.store.read import Extent, digest_blocks, is_as_written, open_in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -106,10 +106,7 @@ def check_merged(path: str, begin: int, line: RangeMerged | FileComplete) -> boo
             return [block.hex() for block in blocks] == [line.digest]
         except InputError:
             return False
-    status = find(path)
-    if status is None or status.size_bytes != line.file.size_bytes:
-        return False
-    return holds_writes(path) or digest_file(path) == line.file.digest
+    return is_as_written(path, line.file)
 
 
 @return_damage
@@ -155,15 +152,11 @@ def merge_shuffled(files: Sequence[SourceFile], path: str, segments: Sequence[Se
 @contextlib.contextmanager
 def _spool(chunks: Iterable[Bytes], path: str) -> Iterator[mmap.mmap | bytes]:
     """Hold bytes for the file at `path` in an unnamed temporary file, to read them in any order."""
-    with writing(path), tempfile.TemporaryFile(dir=_temporary_folder(path)) as file:
+    with writing(path), tempfile.TemporaryFile(dir=temporary_folder(path)) as file:
         for chunk in chunks:
             file.write(chunk)
         file.flush()
         yield mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.tell() else b""
-
-
-def _temporary_folder(path: str) -> str:
-    return tempfile.gettempdir() if holds_writes(path) else os.path.dirname(path)
 
 
 def _read_whole(files: Sequence[SourceFile]) -> Iterator[memoryview]:
@@ -230,7 +223,7 @@ def make_index(segments: Sequence[Segment], path: str) -> StoredFile:
         OutputError: If it cannot be written.
     """
     with open_output(path) as file, writing(path):
-        builder = IndexBuilder(segments[0].header.dtype, folder=_temporary_folder(path))
+        builder = IndexBuilder(segments[0].header.dtype, folder=temporary_folder(path))
         try:
             first_sequences = np.cumsum([0, *(segment.header.num_sequences for segment in segments)])
             for number, section, items in read_sections(segments):

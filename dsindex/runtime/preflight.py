@@ -21,7 +21,7 @@ from dsindex.messages import format_size
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.plan import TEXT_PER_STORED_BYTE
 from dsindex.runtime.work_folder import SHARDS_FOLDER
-from dsindex.store.local import free_bytes, holds_writes, nearest_folder
+from dsindex.store.local import disk_of, free_bytes
 from dsindex.store.machine import available_cpus
 from dsindex.store.urls import folder_of, join_path
 from dsindex.text.compressed import measure_compression
@@ -265,11 +265,11 @@ def check_room(
         OutputError: If space is short, naming the folder and the needed and free space.
     """
     output_folder, work_dir = folder_of(config.output_prefix), work_folder_path(config)
-    if not holds_writes(work_dir) and os.path.exists(join_path(work_dir, SHARDS_FOLDER)):
+    if os.path.exists(join_path(work_dir, SHARDS_FOLDER)):
         return
     output_bytes = int(estimate.tokens * itemsize + estimate.documents * num_keys * IDX_BYTES)
     shard_bytes = output_bytes + int(estimate.documents * PROVENANCE_BYTES)
-    if not (config.keep_shards or holds_writes(output_folder) or is_shuffled):
+    if not (config.keep_shards or disk_of(output_folder) is None or is_shuffled):
         shard_bytes = int(LATE_SHARE * shard_bytes)
     output_bytes *= 2 if is_shuffled else 1
     require_room({output_folder: output_bytes, work_dir: shard_bytes}, purpose="shards and output")
@@ -285,7 +285,7 @@ def require_room(needs: Mapping[str, int], *, purpose: str) -> None:
     Raises:
         OutputError: If fewer bytes are free.
     """
-    disks = {folder: os.stat(nearest_folder(folder)).st_dev for folder in needs if not holds_writes(folder)}
+    disks = {folder: disk for folder in needs if (disk := disk_of(folder)) is not None}
     for folder, disk in disks.items():
         needed_bytes = sum(needs[other_folder] for other_folder in disks if disks[other_folder] == disk)
         if needed_bytes > (free := free_bytes(folder)):

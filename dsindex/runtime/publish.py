@@ -32,10 +32,10 @@ import xxhash
 from dsindex.errors import OutputError
 from dsindex.messages import show_name
 from dsindex.store.json_text import decode_json, encode_json
-from dsindex.store.local import LOCAL, StoredFile, holds_writes, path_exists, require_path, retry, sync_folder, writing
+from dsindex.store.local import LOCAL, StoredFile, identify_file, path_exists, require_path, sync_folder, writing
 from dsindex.store.lock import hold_lock
 from dsindex.store.protocol import find, open_output, replace_file, store_of
-from dsindex.store.read import digest_file
+from dsindex.store.read import is_as_written
 from dsindex.store.urls import absolute, folder_of, join_path
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ class Artifact:
     """How many of the last files tell a reader that the artifact is complete; they are withdrawn first."""
 
     @property
-    def is_in_bucket(self) -> bool:
-        """Whether its files are objects in a bucket."""
-        return holds_writes(self.finals[0])
+    def is_in_place(self) -> bool:
+        """Whether its files are written under their final names, as objects are."""
+        return self.partial(self.finals[0]) == self.finals[0]
 
     @property
     def commit_path(self) -> str:
@@ -84,8 +84,8 @@ class Artifact:
         return f"{self.finals[0]}.{self.plan_id}.commit"
 
     def partial(self, final: str) -> str:
-        """Return where a file is written: under its final name in a bucket, under its partial name on a disk."""
-        return final if self.is_in_bucket else f"{final}.{self.plan_id}.partial"
+        """Return where a file is written: under its partial name on a disk, under its final name in a bucket."""
+        return store_of(final).unfinished_path(final, f"{self.plan_id}.partial")
 
 
 def hold_output(path: str, *, waits: bool = False) -> contextlib.AbstractContextManager[Lock]:
@@ -110,22 +110,12 @@ def refuse_inputs(artifacts: Sequence[Artifact], inputs: Sequence[str]) -> None:
     """
     finals_by_identity: dict[object, str] = {}
     for final in (final for artifact in artifacts for final in artifact.finals):
-        if (identity := _identity(final)) is not None:
+        if (identity := identify_file(final)) is not None:
             finals_by_identity[identity] = final
     for path in inputs if finals_by_identity else ():
-        if output := finals_by_identity.get(_identity(path)):
+        if output := finals_by_identity.get(identify_file(path)):
             other_name, hint = "" if output == path else f", as {show_name(path)}", "choose another name for the output"
             raise OutputError(f"{output} is both an input and an output{other_name}", hint=hint)
-
-
-def _identity(path: str) -> object:
-    """Return an identity that all names of a file share; None if there is no file. An object has one name."""
-    if holds_writes(path):
-        return path
-    with contextlib.suppress(OSError):
-        status = os.stat(path)
-        return status.st_dev, status.st_ino
-    return None
 
 
 @contextlib.contextmanager
@@ -149,7 +139,7 @@ def hold_artifacts(names: Sequence[str], artifacts: Sequence[Artifact], *, waits
         except BaseException:
             remove_leftovers(artifacts, with_commits=False)
             raise
-        if artifacts[0].is_in_bucket:  # on a disk, publishing leaves nothing
+        if artifacts[0].is_in_place:  # on a disk, publishing leaves nothing
             remove_leftovers(artifacts)
 
 
@@ -227,7 +217,7 @@ def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | No
                 reason = "is missing" if status is None else f"has {status.size_bytes:,} bytes, not {file.size_bytes:,}"
                 raise OutputError(f"{partial}: {reason}", hint="run the same command again, and check the disk")
             commit.files.append((os.path.basename(final), file))
-    if first.is_in_bucket:
+    if first.is_in_place:
         store_of(first.commit_path).delete([first.commit_path])
     elif len(commit.files) + len(commit.withdrawn) == 1 and None not in written.values():  # a rename needs no commit
         [final] = written
@@ -238,17 +228,17 @@ def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | No
         _carry_out(first.commit_path, first.plan_id, commit)
 
 
-def begin_in_bucket(first: Artifact, artifacts: Sequence[Artifact], present: Iterable[str]) -> None:
+def claim_names(first: Artifact, artifacts: Sequence[Artifact], present: Iterable[str]) -> None:
     """Record that this plan owns the final names from now on, and withdraw earlier objects with these names.
 
-    On a disk this does nothing.
+    Does nothing on a disk, where files are renamed in the end.
 
     Args:
         first: The first artifact of the job.
         artifacts: The artifacts that are not complete.
         present: The final paths that the job's artifacts will have.
     """
-    if not first.is_in_bucket:
+    if not first.is_in_place:
         return
     present = {*present}
     replace_file(first.commit_path, _encode_commit(_Commit(withdrawn=[], files=[])))
@@ -264,7 +254,7 @@ def is_publishing(artifacts: Sequence[Artifact]) -> bool:
         artifacts: The artifacts; if they have a plan, only a run of that plan counts.
     """
     ending = f"{artifacts[0].plan_id}.commit"
-    return artifacts[0].is_in_bucket and any(path.endswith(ending) for path in _find_unpublished_files(artifacts))
+    return artifacts[0].is_in_place and any(path.endswith(ending) for path in _find_unpublished_files(artifacts))
 
 
 def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
@@ -280,7 +270,7 @@ def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
     """
     has_published = False
     for path in _find_unpublished_files(artifacts):
-        if not path.endswith(".commit") or holds_writes(path):
+        if not path.endswith(".commit") or artifacts[0].is_in_place:
             continue
         folder, plan_id = folder_of(path), path.removesuffix(".commit").rpartition(".")[2]
         commit = _decode_commit((store_of(path).read(path) or (b"", ""))[0])
@@ -335,10 +325,7 @@ def _carry_out(path: str, plan_id: str, commit: _Commit) -> None:
 
 
 def _is_as_written(path: str, file: StoredFile | None) -> bool:
-    if file is None:
-        return os.path.isdir(path)
-    status = find(path)
-    return status is not None and status.size_bytes == file.size_bytes and digest_file(path) == file.digest
+    return os.path.isdir(path) if file is None else is_as_written(path, file)
 
 
 def _withdraw(paths: Iterable[str]) -> None:
@@ -383,7 +370,7 @@ def _find_unpublished_files(artifacts: Iterable[Artifact]) -> list[str]:
     unpublished = []
     for folder in sorted({folder_of(final) for final in finals}):
         beginnings = tuple(os.path.basename(final) for final in finals)
-        for path in _list_paths(folder):
+        for path in store_of(folder).paths_in(folder):
             name = os.path.basename(path)
             if not name.startswith(beginnings):
                 continue
@@ -391,12 +378,3 @@ def _find_unpublished_files(artifacts: Iterable[Artifact]) -> list[str]:
             if any(_UNPUBLISHED.fullmatch(name, dot.start()) for dot in dots):
                 unpublished.append(path)
     return sorted(unpublished, key=lambda path: (not path.endswith(".commit"), path))
-
-
-def _list_paths(folder: str) -> Iterator[str]:
-    """Yield the files and folders in a folder."""
-    if holds_writes(folder):
-        yield from (entry.path for entry in store_of(folder).list(folder, recursive=False))
-    else:
-        with writing(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            yield from (join_path(folder, name) for name in retry(lambda: os.listdir(folder)))

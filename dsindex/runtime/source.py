@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import dataclass, fields
 from functools import partial
@@ -21,9 +20,8 @@ from dsindex.runtime.plan import (
     plan_shards,
 )
 from dsindex.runtime.work_folder import STDIN_FILE, hold_work_folder, read_shard_size
-from dsindex.store.local import holds_writes
 from dsindex.store.protocol import find, open_output, store_of
-from dsindex.store.read import digest_file
+from dsindex.store.read import has_stamped_content, stamp_content
 from dsindex.store.urls import join_path
 from dsindex.text.streams import LARGEST_RECORD_BYTES
 from dsindex.text.tokenizer import load_tokenizer, require_eod, shared_tokenizer, tokens_around
@@ -262,27 +260,16 @@ def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None
                     file.write(chunk)
                 if not file.size_bytes:
                     raise InputError("-: standard input is empty", hint="check the pipe")
-            if not holds_writes(path):
-                modified = time_of_content(file.hexdigest())
-                os.utime(path, ns=(modified, modified))
+            stamp_content(path, file.hexdigest())
     except OSError as error:
         raise InputError(f"-: standard input cannot be read ({error.strerror})", hint="check the pipe") from error
     except InputError:
         if stored_status is None:
             raise
-        if not holds_writes(path) and time_of_content(digest_file(path)) != stored_status.modified_ns:
+        if not has_stamped_content(stored_status):
             problem = "nothing is piped, and what an interrupted run stored is damaged"
             raise InputError(f"{path}: {problem}", hint="pipe the input again") from None
         say(f"nothing is piped: continuing with the {stored_status.size_bytes:,} bytes of standard input in {path}")
-
-
-def time_of_content(digest: str) -> int:
-    """Return a modification time in ns that identifies a content: even seconds before 2004 fit on any disk.
-
-    >>> time_of_content("99aa06d3014798d86001c324468d497f")
-    430573266000000000
-    """
-    return (int(digest[:8], 16) & 0x3FFFFFFE) * 10**9
 
 
 _SHOWN = 5

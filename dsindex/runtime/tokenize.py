@@ -8,9 +8,7 @@ part.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
-import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +24,7 @@ from dsindex.formats.quarantine import quarantine_entry
 from dsindex.runtime.tasks import FileCounts, KeyResult, ShardFile, ShardResult
 from dsindex.runtime.work_folder import SHARDS_FOLDER, is_marked
 from dsindex.store.json_text import encode_json
-from dsindex.store.local import BlockDigester, holds_writes, writing
+from dsindex.store.local import BlockDigester, temporary_folder, writing
 from dsindex.store.protocol import open_output
 from dsindex.store.urls import join_path
 from dsindex.text.blocks import ALL_RECORDS, Sample, hash_records, keep_records, sample_records
@@ -109,8 +107,7 @@ class Attempt(contextlib.ExitStack):
         if not is_marked(work_dir):  # a late attempt must not bring the folder back after the driver removed it
             raise OutputError(f"{work_dir}: the work folder is gone", hint="run the same command again")
         self._stem = f"{SHARDS_FOLDER}/{task.shard // SHARDS_PER_FOLDER:04d}/{task.shard:08d}.{secrets.token_hex(8)}"
-        folder = os.path.dirname(join_path(work_dir, self._stem))
-        self.folder = tempfile.gettempdir() if holds_writes(work_dir) else folder
+        self.folder = temporary_folder(join_path(work_dir, self._stem))
         """The folder for temporary files."""
         self._files: dict[str, DigestingWriter] = {}
         self.num_bad = np.zeros(len(task.parts), np.int64)

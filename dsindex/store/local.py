@@ -11,11 +11,13 @@ import ctypes
 import errno
 import functools
 import io
+import math
 import os
 import re
 import shutil
 import stat
 import sys
+import tempfile
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -515,9 +517,24 @@ def free_bytes(folder: str) -> int:
     return sys.maxsize if is_url(folder) else shutil.disk_usage(nearest_folder(folder)).free
 
 
-def holds_writes(folder: str) -> bool:
-    """Whether a folder is in an object store, which buffers writes in memory and verifies what it receives."""
-    return is_url(folder)
+def disk_of(folder: str) -> int | None:
+    """Return the disk of a folder, or of its nearest existing parent; None for an object store."""
+    return None if is_url(folder) else os.stat(nearest_folder(folder)).st_dev
+
+
+def temporary_folder(path: str) -> str:
+    """Return the folder for temporary files while `path` is written: on the same disk, for an object the system's."""
+    return tempfile.gettempdir() if is_url(path) else os.path.dirname(path)
+
+
+def identify_file(path: str) -> object:
+    """Return an identity that all names of a file share; None if there is no file. An object has one name."""
+    if is_url(path):
+        return path
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    return None
 
 
 _MANY_FILES = 256
@@ -526,6 +543,8 @@ _REMOVING_THREADS = 16
 
 class LocalStore:
     """The local file systems."""
+
+    largest_file_bytes = math.inf
 
     def head(self, path: str) -> InputStatus:
         """Return size and modification time; raise OSError if the path is missing or a folder."""
@@ -585,6 +604,20 @@ class LocalStore:
         with ThreadPoolExecutor(_REMOVING_THREADS, thread_name_prefix="dsindex-remove") as pool:
             batches = (path_list[first::_REMOVING_THREADS] for first in range(_REMOVING_THREADS))
             return [path for failed_paths in pool.map(remove, batches) for path in failed_paths]
+
+    def paths_in(self, folder: str) -> Sequence[str]:
+        """Return the paths of the files and folders in a folder; none if it is absent.
+
+        Raises:
+            OutputError: If it cannot be read.
+        """
+        with writing(folder), contextlib.suppress(*ABSENT):
+            return [os.path.join(folder, name) for name in retry(lambda: os.listdir(folder))]
+        return []
+
+    def unfinished_path(self, path: str, suffix: str) -> str:
+        """Return where to write a file that gets its name by a rename, once it is complete."""
+        return f"{path}.{suffix}"
 
     def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - for objects
         """Open a file for writing; it appears complete and synced, or not at all."""

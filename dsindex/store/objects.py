@@ -282,6 +282,8 @@ _UNMET = (AlreadyExistsError, PreconditionError, FileNotFoundError)
 class ObjectStore:
     """All object stores: buckets, web servers and the Hub."""
 
+    largest_file_bytes = 48 << 40  # below 10,000 upload parts of 5 GiB
+
     def head(self, path: str) -> InputStatus:
         """Return size and ETag.
 
@@ -375,6 +377,14 @@ class ObjectStore:
                 return [failed_path for path in path_list for failed_path in self.delete([path])]
             return [] if isinstance(error, FileNotFoundError) else path_list
         return []
+
+    def paths_in(self, folder: str) -> Sequence[str]:
+        """Return the addresses of the objects in a folder."""
+        return [status.path for status in self.list(folder, recursive=False)]
+
+    def unfinished_path(self, path: str, suffix: str) -> str:  # noqa: ARG002 - for files
+        """Return the object's own address, at which it appears only when it is complete."""
+        return path
 
     @contextlib.contextmanager
     def writer(self, path: str, *, size_bytes: int | None = None) -> Iterator[DigestingWriter]:

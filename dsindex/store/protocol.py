@@ -25,6 +25,8 @@ Store: TypeAlias = "LocalStore | ObjectStore"
     read     return a small file's content, and an object's version; None if absent
     put      write or replace atomically
     list     return the files in a folder, or below it, sorted by the bytes of the paths
+    paths_in         return the paths in a folder, including folders on a disk
+    unfinished_path  return where to write a file: on a disk under another name, from which it is renamed when complete
     delete   delete files, if they exist; return those that cannot be deleted
     writer   open for writing; the file appears complete when the block ends, or not at all. Files beyond 150 GB need an
              upper bound of their size, which determines the size of an upload's parts

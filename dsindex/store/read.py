@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import os
 import tempfile
 from collections import deque
 from contextlib import closing, contextmanager
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.store.local import Readable
+    from dsindex.store.local import Readable, StoredFile
 
 _BUFFER_BYTES = 256 << 10
 _COPY_BYTES = 8 << 20
@@ -93,6 +94,33 @@ def digest_blocks(path: str, *, begin: int = 0, end: int | None = None) -> list[
 
 
 # Arrays.
+
+
+def is_as_written(path: str, file: StoredFile) -> bool:
+    """Whether a file has its recorded size and digest; an object, which its store has verified, only the size."""
+    status = find(path)
+    has_size = status is not None and status.size_bytes == file.size_bytes
+    return has_size and (is_url(path) or digest_file(path) == file.digest)
+
+
+def stamp_content(path: str, digest: str) -> None:
+    """Derive a file's version from its digest, so that equal contents have equal versions, as in an object store."""
+    if not is_url(path):
+        os.utime(path, ns=(time_of_content(digest), time_of_content(digest)))
+
+
+def has_stamped_content(status: InputStatus) -> bool:
+    """Whether a file has the content that its version was derived from."""
+    return is_url(status.path) or time_of_content(digest_file(status.path)) == status.modified_ns
+
+
+def time_of_content(digest: str) -> int:
+    """Return a modification time in ns that identifies a content: even seconds before 2004 fit on any disk.
+
+    >>> time_of_content("99aa06d3014798d86001c324468d497f")
+    430573266000000000
+    """
+    return (int(digest[:8], 16) & 0x3FFFFFFE) * 10**9
 
 
 def map_file(path: str) -> mmap.mmap | bytes:
