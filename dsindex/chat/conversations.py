@@ -99,6 +99,7 @@ _UNPASSED_KEYS = frozenset({*ROLE_KEYS, *LEARN_KEYS, *SPAN_KEYS, *MEDIA_KEYS})
 """Keys of a turn that are not copied to the message."""
 _IGNORED_KEYS = frozenset({*IGNORED_KEYS, *SYSTEM_KEYS})
 _VARIABLE_SOURCES = frozenset({"documents", "tools", "functions", "chat_template_kwargs", *VARIABLE_KEYS})
+_PART_KEYS = ("text", *TEXT_KEYS, "thinking")
 _NO_CALL = frozenset({"auto", "none"})
 """Values of OpenAI's `function_call` that are settings, not calls."""
 _SURROGATE = re.compile(rb"\\u[dD]")
@@ -547,21 +548,21 @@ def _read_content(key: str, value: object, number: int) -> str | list[dict[str, 
 def _sort_parts(turn: Any, notes: set[str]) -> Any:  # noqa: ANN401 - a turn is an object, if it is valid
     """Move the thoughts and calls among the parts of a content, as in LLaMA-Factory v1, to keys of the turn.
 
-    The text of a part is under `text`, `value` or `content`, as in LLaMA-Factory and axolotl.
+    The text of a part is under `text`, `value` or `content`, as in LLaMA-Factory and axolotl. If the turn has a thought
+    or calls of its own, the parts stay, and are refused.
     """
     if not isinstance(turn, dict) or not isinstance(turn.get("content"), list):
         return turn
     texts, thoughts, calls = list[Any](), list[Any](), list[Any]()
     for part in turn["content"]:
-        values = (
-            [part[key] for key in ("text", *TEXT_KEYS) if part.get(key) is not None] if isinstance(part, dict) else []
-        )
+        values = [part[key] for key in _PART_KEYS if part.get(key) is not None] if isinstance(part, dict) else []
         kind = part.get("type") if values and isinstance(values[0], str) else None
-        group = thoughts if kind == "reasoning" else calls if kind == "tool_call" else texts
+        group = thoughts if kind in ("reasoning", "thinking") else calls if kind == "tool_call" else texts
         notes.update([REORDERED_REPLY] if calls and group is not calls else [])
         group.append(({**part, "text": values[0]} if values else part) if group is texts else values[0])
-    moved = {REASONING_KEYS[0]: "\n\n".join(thoughts), "tool_calls": calls} if thoughts or calls else {}
-    return {**turn, "content": texts or None if moved else texts, **{key: moved[key] for key in moved if moved[key]}}
+    pairs = ((REASONING_KEYS[0], "\n\n".join(thoughts)), ("tool_calls", calls))
+    moved = {key: value for key, value in pairs if value}
+    return turn if any(map(turn.get, moved)) else {**turn, "content": texts or None if moved else texts, **moved}
 
 
 def _read_part(part: object, where: str) -> dict[str, str]:

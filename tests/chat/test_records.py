@@ -222,6 +222,8 @@ BAD = {
     "a number": ({"messages": [{"role": "user", "content": 5}]}, "bad-field", "is a number, not a text or"),
     "an image": ({"messages": [{"role": "user", "content": [PARTS[0], {"type": "image_url"}]}]}, "bad-field",
                  "message 1, part 2: its type is 'image_url'"),
+    "a thought twice": ({"messages": [{"role": "assistant", "content": [{"type": "reasoning", "value": "t"}],
+                                       "reasoning_content": "t"}]}, "bad-field", "part 1: its type is 'reasoning'"),
     "bare text": ({"messages": [{"role": "user", "content": ["x"]}]}, "bad-field", "part 1 is a string, not an object"),
     "thoughts": ({"messages": [{**REPLY, "reasoning": ["x"]}]}, "bad-field", "`reasoning` is a list, not a text"),
     "one call": ({"messages": [{"role": "assistant", "tool_calls": {"name": "f"}}]}, "bad-field", "an object, not"),
