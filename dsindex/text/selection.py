@@ -254,11 +254,7 @@ def _insert_values(line: bytes, values: Mapping[str, object]) -> bytes:
 
 
 def open_selection(
-    keys: Sequence[str],
-    *,
-    where: str | None = None,
-    join: str | None = None,
-    vocabulary_size: int | None = None,
+    keys: Sequence[str], *, where: str | None = None, join: str | None = None, vocabulary_size: int | None = None
 ) -> Selection:
     """Return the selection for the options of a build.
 
