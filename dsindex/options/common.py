@@ -146,7 +146,7 @@ class RecordsConfig(WorkConfig):
     input_split: str | None = option("NAME", default=None)
     """Split to read from a folder that has several, such as train; all reads every split."""
     input_config: str | None = option("NAME", default=None)
-    """Configuration of a dataset on the Hugging Face Hub (default: the one that the dataset names)."""
+    """Configuration of a dataset from the Hugging Face Hub (default: the one that the dataset names)."""
     input_format: Literal["auto", "jsonl", "lines", "document"] = option(default="auto")
     """Format of the inputs: JSON lines, or plain text with one document per line or per file. Parquet, Arrow and
     compression are detected from the content (default: auto, from the file name)."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import posixpath
 import re
 import sys
 from collections import Counter, defaultdict
@@ -35,6 +36,7 @@ from msgspec import Struct
 
 from dsindex.errors import InputError
 from dsindex.runtime.work_folder import MARKER_FILE
+from dsindex.store.config_files import parse_yaml
 from dsindex.store.huggingface import forget_commits, pin, read_configurations
 from dsindex.store.listing import expand_pattern, is_folder, is_match, list_files
 from dsindex.store.local import LOCAL
@@ -62,6 +64,9 @@ _OWN_SUFFIXES = (".manifest.json", ".provenance.parquet", ".quarantine.jsonl.zst
 _STATE_FILE, _DICT_FILE, _INFO_FILE = "state.json", "dataset_dict.json", "dataset_info.json"
 """Metadata files of Dataset.save_to_disk and DatasetDict.save_to_disk."""
 _INFO_FILES = (_DICT_FILE, _INFO_FILE, "dataset_infos.json")
+_CARD = "README.md"
+_CONFIGURATIONS = re.compile(rb"(---\s*\n(?:(?!---|configs:).*\n)*)(configs:.*(?:\n(?!\w|---).*)*)")
+"""The key of a dataset's configurations in the YAML block that begins its README.md, up to the next key."""
 _CACHED_MAP = re.compile(r"(cache|tmp)-?[0-9a-z_]+\.arrow")
 """Cached results of `Dataset.map`, in a folder with a dataset_info.json."""
 _ALIASES = {
@@ -134,7 +139,7 @@ def find_paths(
         patterns: Files, patterns, folders, and `-` for standard input.
         lists: Files with one path per line, or `-` for a list on standard input; entries are literal, not patterns.
         split: The split to read from each folder that has several; `all` for all of them.
-        config: The configuration to read from each Hub dataset that has several.
+        config: The configuration to read from each dataset of the Hub, or copy of one, that has several.
         exclude: Patterns; files whose last path components match one are left out.
         standard_input: Path where standard input is stored; None if the job cannot read it.
         say: Called with a sentence about the files read from each folder.
@@ -241,7 +246,7 @@ def find_folder_files(
     Args:
         folder: Path of the folder; the returned paths begin with it.
         split: The split to read, or `all`; None is an error if the folder has several splits.
-        config: The configuration to read from a dataset on the Hub; None for its default.
+        config: The configuration to read from a dataset of the Hub, or a copy of one; None for its default.
         exclude: Patterns of paths to leave out.
         say: Called with a sentence about the files that are read and skipped.
 
@@ -270,10 +275,15 @@ def find_folder_files(
         for parts in sorted_files
         if _is_data(parts, names, saved.get(parts[:-1])) and not _is_excluded(parts, exclude)
     }
-    patterns = _read_configured_files(folder, config)
-    if patterns is not None:
-        matches = {parts: [split for split, path in patterns if is_match(parts, path.split("/"))] for parts in splits}
+    base = ("snapshots", *names["snapshots",]) if names[()] >= {"blobs", "snapshots"} else ()
+    configs = _read_configurations(join_path(folder, "/".join(base)), has_card=_CARD in names[base])
+    if configs or config is not None:
+        patterns = [(name, path.split("/")) for name, path in _choose_files(folder, configs, config)]
+        matches = {parts: [name for name, path in patterns if is_match(parts[len(base) :], path)] for parts in splits}
         splits = {file: canonical_split(hits[0]) if hits[0] else splits[file] for file, hits in matches.items() if hits}
+        if not splits:
+            hint = "choose another with --input-config NAME, or name files by a pattern"
+            raise InputError(f"{folder}: it has no file of the configuration that its {_CARD} describes", hint=hint)
     if not splits:
         problem = f"no file with records ({', '.join(DATA_SUFFIXES)}, also compressed) is in this folder"
         shown = _describe_files(sorted_files) or "no files"
@@ -371,39 +381,49 @@ class _Configuration(Struct):
     data_files: str | list[str | _DataFiles] | None = None
 
 
-def _read_configured_files(folder: str, name: str | None) -> list[tuple[str | None, str]] | None:
-    """Return (split, pattern) of each file of a configuration, from the README.md of a dataset on the Hub.
+def _read_configurations(folder: str, *, has_card: bool) -> list[_Configuration]:
+    """Return the configurations that a dataset's README.md describes.
 
     Args:
-        folder: Address of a Hub dataset at a commit; other folders have no configurations.
-        name: Name of the configuration; None for the default one.
+        folder: Address of a Hub dataset at a commit, or a folder that may be a copy of one.
+        has_card: Whether the folder has a README.md.
 
-    Returns:
-        None if there are no configurations.
+    Raises:
+        InputError: If they are not valid.
+    """
+    path, is_on_hub = join_path(folder, _CARD), folder.startswith("hf://")
+    items = read_configurations(folder) if is_on_hub else ()
+    content, _ = (has_card and not is_on_hub and store_of(path).read(path)) or (b"", "")
+    try:
+        if match := _CONFIGURATIONS.match(content):
+            # The lines above are left empty, so that errors name the right line.
+            items = parse_yaml(b"\n" * match[1].count(b"\n") + match[2], source=path)["configs"]
+        return msgspec.convert(items, list[_Configuration])
+    except (msgspec.ValidationError, InputError) as error:
+        problem = error.args[0] if isinstance(error, InputError) else f"{path}: {error}"
+        raise InputError(problem, hint="name the files by a pattern instead") from error
+
+
+def _choose_files(folder: str, configs: Sequence[_Configuration], name: str | None) -> Sequence[tuple[str | None, str]]:
+    """Return (split, pattern) of each file of the named configuration, or of the default one.
 
     Raises:
         InputError: If there is no such configuration, or several without a default.
     """
-    try:
-        configs = [msgspec.convert(config, _Configuration) for config in read_configurations(folder)]
-    except msgspec.ValidationError as error:
-        raise InputError(f"{folder}README.md: {error}", hint="name the files by a pattern instead") from error
-    if not configs and name is None:
-        return None
     defaults = [config for config in configs if config.default or config.config_name == "default"] or configs
     chosen = defaults if name is None else [config for config in configs if config.config_name == name]
     if len(chosen) != 1:
         names = ", ".join(config.config_name for config in configs) or "none"
         problem = "several configurations" if name is None else f"no configuration {name!r}"
-        raise InputError(f"{folder}: {problem}; the Hub describes {names}", hint="choose with --input-config NAME")
+        raise InputError(f"{folder}: {problem}; its {_CARD} has {names}", hint="choose with --input-config NAME")
     [configuration] = chosen
-    prefix = f"{configuration.data_dir.strip('/')}/" if configuration.data_dir else ""
+    data_dir = configuration.data_dir or "."
     if configuration.data_files is None:
-        return [(None, f"{prefix}**")]
+        return [(None, posixpath.normpath(f"{data_dir}/**").lstrip("/"))]
     files = [configuration.data_files] if isinstance(configuration.data_files, str) else configuration.data_files
     groups = [pattern if isinstance(pattern, _DataFiles) else _DataFiles(path=pattern) for pattern in files]
     return [
-        (group.split, f"{prefix}{path}")
+        (group.split, posixpath.normpath(f"{data_dir}/{path}").lstrip("/"))
         for group in groups
         for path in ([group.path] if isinstance(group.path, str) else group.path)
     ]

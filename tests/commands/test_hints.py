@@ -344,7 +344,7 @@ def set_flag(words, flag, values):
 
 ELSEWHERE = {
     r"--contact \S+$": "tests/objects/test_addresses.py follows it",
-    r"choose with --input-config NAME": "tests/objects/test_hub.py follows it",
+    r"choose (with|another with) --input-config NAME": "tests/commands/test_input_paths.py follows it",
     r"HF_|AWS_|aws configure": "needs a store, see tests/objects",
     r"RAY_AUTH|on every node": "needs a cluster, see tests/commands/test_ray.py",
     r"--debug|git lfs|pip install|flatten_indices|ulimit|--shard-deadline": "needs another machine or package, or time",

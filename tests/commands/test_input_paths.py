@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,13 +34,13 @@ def write(*paths, content=b"{}\n"):
         Path(path).write_bytes(content)
 
 
-def paths_of(*patterns, lists=(), split=None):
-    return [path.path for path in find_paths(patterns, lists=lists, split=split)]
+def paths_of(*patterns, **options):
+    return [path.path for path in find_paths(patterns, **options)]
 
 
-def refusal(*patterns, lists=(), split=None):
+def refusal(*patterns, **options):
     with pytest.raises(InputError) as raised:
-        examine_inputs(find_paths(patterns, lists=lists, split=split))
+        examine_inputs(find_paths(patterns, **options))
     return str(raised.value)
 
 
@@ -251,6 +252,8 @@ def test_cache_of_the_hub_is_taken_by_its_snapshot():
     Path("hub/snapshots/rev1/data").mkdir(parents=True)
     Path("hub/snapshots/rev1/data/train-00000-of-00001.parquet").symlink_to("../../../blobs/0a1b")
     assert paths_of("hub") == ["hub/snapshots/rev1/data/train-00000-of-00001.parquet"]
+    Path("hub/snapshots/rev1/README.md").write_text("---\nconfigs: [{config_name: x, data_dir: /data/}]\n---\n# About")
+    assert paths_of("hub") == paths_of("hub", config="x") == ["hub/snapshots/rev1/data/train-00000-of-00001.parquet"]
     first, second = "a" * 40, "b" * 40
     for name in (f"{first}/x.arrow", f"{first}/dataset_info.json", f"{first}.incomplete/x.arrow"):
         write(f"cache/{name}")
@@ -259,6 +262,41 @@ def test_cache_of_the_hub_is_taken_by_its_snapshot():
     assert refusal("cache").startswith(f"cache: it has 2 revisions of a dataset ({first}, {second})")
     write("hub/snapshots/rev2/README.md")
     assert refusal("hub").startswith("hub: it has 2 revisions of a dataset (rev1, rev2)\nhint: name the folder")
+
+
+def test_copy_of_a_dataset_has_the_configurations_of_its_readme():
+    write("in/data/train/a.jsonl", "in/sample/b.jsonl", "in/sample/held.jsonl")
+    configs = [
+        {"config_name": "all", "default": True, "data_files": [{"split": "train", "path": "./data/*/*"}]},
+        {"config_name": "sample", "data_dir": "./sample", "data_files": "b*"},
+        {"config_name": "lost", "data_dir": "lost"},
+    ]
+    card = f"---\r\nlicense: mit\n\nconfigs:\n{yaml.safe_dump(configs)}tags: [a]\n---\n\nconfigs: none\n"
+    Path("in/README.md").write_text(card)
+    assert paths_of("in") == ["in/data/train/a.jsonl"]
+    assert paths_of("in", config="sample") == ["in/sample/b.jsonl"]
+    assert refusal("in", config="lost") == (
+        "in: it has no file of the configuration that its README.md describes\n"
+        "hint: choose another with --input-config NAME, or name files by a pattern"
+    )
+    Path("in/README.md").write_text(card.replace("default: true", "default: false"))
+    problem = "in: several configurations; its README.md has all, sample, lost"
+    assert refusal("in") == f"{problem}\nhint: choose with --input-config NAME"
+    Path("in/README.md").write_text("Read me.\n---\nconfigs: [1]\n---\n")
+    assert len(paths_of("in")) == 3
+
+
+@pytest.mark.parametrize(("card", "problem"), [
+    ("---\nlicense: mit\nconfigs: [}", "in/README.md, line 3: not valid YAML"),
+    ("---\nconfigs: none\n---", "in/README.md: Expected `array`, got `str`"),
+    ("---\nconfigs:\n- data_files: {train: a}\n---", "in/README.md: Expected `str | array | null`, got `object`"),
+])  # fmt: skip
+def test_readme_with_broken_configurations_is_refused(card, problem):
+    write("in/a.jsonl")
+    Path("in/README.md").write_text(card)
+    assert refusal("in").startswith(problem)
+    assert refusal("in").endswith("hint: name the files by a pattern instead")
+    assert paths_of("in/*.jsonl") == ["in/a.jsonl"]
 
 
 @pytest.mark.parametrize("content", [

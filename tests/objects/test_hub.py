@@ -81,7 +81,7 @@ def test_configurations_name_the_files(hub):
     hub.card = {"configs": [{"config_name": "de", "data_files": "de/*"}, {"config_name": "en", "data_dir": "en"}]}
     inputs = input_paths.find_paths([NAME], config="de")
     assert [file.path.partition("@")[2].partition("/")[2] for file in inputs] == ["de/a b#%.jsonl"]
-    with pytest.raises(InputError, match=r"several configurations; the Hub describes de, en\nhint: choose with --in"):
+    with pytest.raises(InputError, match=r"several configurations; its README.md has de, en\nhint: choose with --in"):
         input_paths.find_paths([NAME])
 
 
