@@ -557,9 +557,13 @@ def _sort_parts(turn: Any, notes: set[str]) -> Any:  # noqa: ANN401 - a turn is 
     for part in turn["content"]:
         values = [part[key] for key in _PART_KEYS if part.get(key) is not None] if isinstance(part, dict) else []
         kind = part.get("type") if values and isinstance(values[0], str) else None
-        group = thoughts if kind in ("reasoning", "thinking") else calls if kind == "tool_call" else texts
-        notes.update([REORDERED_REPLY] if calls and group is not calls else [])
-        group.append(({**part, "text": values[0]} if values else part) if group is texts else values[0])
+        if kind in ("reasoning", "thinking"):
+            thoughts.append(values[0])
+        elif kind == "tool_call":
+            calls.append(values[0])
+        else:
+            texts.append({**part, "text": values[0]} if values else part)
+        notes.update([REORDERED_REPLY] if calls and kind != "tool_call" else [])
     pairs = ((REASONING_KEYS[0], "\n\n".join(thoughts)), ("tool_calls", calls))
     moved = {key: value for key, value in pairs if value}
     return turn if any(map(turn.get, moved)) else {**turn, "content": texts or None if moved else texts, **moved}
