@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
-from dsindex.cli.parser import COMMANDS, GROUPS, EveryCommand, load_model
+from dsindex.cli.parser import COMMANDS, GROUP_DESCRIPTIONS, EveryCommand, load_model
 from dsindex.options.model import Options, flag_of, options_of
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
@@ -37,9 +37,11 @@ def _command(command):
         if option.help:
             title = last_title if name in options_of(last_model) else option.group or "arguments and options"
             groups.setdefault(title, {})[name] = option
-    required = {title for title, own in groups.items() if any(option.default is ... for option in own.values())}
+    required = {title for title, options in groups.items() if any(option.default is ... for option in options.values())}
     ordered = sorted(groups.items(), key=lambda item: (item[0] == last_title, item[0] not in required))
-    parts = [_options(title[0].upper() + title[1:], options, GROUPS.get(title)) for title, options in ordered]
+    parts = [
+        _options(title[0].upper() + title[1:], options, GROUP_DESCRIPTIONS.get(title)) for title, options in ordered
+    ]
     return "\n".join([
         f"## dsindex {command}\n", f"{summary}\n", f"{text.strip()}\n", *parts,
         f"```text\n{textwrap.dedent(examples).strip()}\n```\n",
