@@ -540,8 +540,8 @@ def _read_content(key: str, value: object, number: int) -> str | list[dict[str, 
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
-        what = f"`{key}` is {type_name(value)}, not a text or a list of parts"
-        raise RecordProblem("bad-field", f"message {number}: {what}")
+        problem = f"`{key}` is {type_name(value)}, not a text or a list of parts"
+        raise RecordProblem("bad-field", f"message {number}: {problem}")
     return [_read_part(part, f"message {number}, part {place}") for place, part in enumerate(value, 1)]
 
 
