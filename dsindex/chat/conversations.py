@@ -98,6 +98,7 @@ _NEVER_TRAINED = frozenset({"user", "system", "developer", *TOOL_ROLES})
 _UNPASSED_KEYS = frozenset({*ROLE_KEYS, *LEARN_KEYS, *SPAN_KEYS, *MEDIA_KEYS})
 """Keys of a turn that are not copied to the message."""
 _IGNORED_KEYS = frozenset({*IGNORED_KEYS, *SYSTEM_KEYS})
+_IGNORED_BESIDE_TURNS = _IGNORED_KEYS | {"history"}
 _VARIABLE_SOURCES = frozenset({"documents", "tools", "functions", "chat_template_kwargs", *VARIABLE_KEYS})
 _PART_KEYS = ("text", *TEXT_KEYS, "thinking")
 _NO_CALL = frozenset({"auto", "none"})
@@ -169,7 +170,7 @@ class ConversationReader:
         trained: set[int] = set()
         spans_by_position: dict[int, Sequence[CharacterSpan]] = {}
         calls: defaultdict[int, list[Message]] = defaultdict(list)
-        for number, turn in enumerate((_sort_parts(turn, notes) for turn in turns), 1):
+        for number, turn in enumerate(_sort_parts(turns, notes), 1):
             message, is_call = self._read_message(turn, number, notes)
             role, position = message["role"], len(messages)
             is_trained = len(turn) == 2 or self._is_trainable(turn, role, number, notes)
@@ -233,14 +234,14 @@ class ConversationReader:
         key = _find_key(record, keys)
         pair = None if turns_field is not None or (key is not None and record[key]) else find_pair(record)
         system_key = _find_key(record, SYSTEM_KEYS)
-        ignored = _IGNORED_KEYS.difference([key, system_key])
+        ignored = _IGNORED_KEYS
         if pair is not None:
             turns, num_prompt_turns = _read_pair(record, pair)
             contexts = CONTEXT_KEYS if pair[0] == "instruction" else ()
             ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
         elif key is not None:
             turns, num_prompt_turns = _read_turns(record[key], key), 0
-            ignored |= {"history"}
+            ignored = _IGNORED_BESIDE_TURNS
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
             is_preference = isinstance(record.get("chosen"), list) and "prompt" not in record
@@ -249,12 +250,14 @@ class ConversationReader:
             raise RecordProblem("missing-field", f"no conversation: it needs the key {choices}; its keys are {shown}")
         if not turns:
             raise RecordProblem("no-turns", "the conversation has no messages")
-        notes.update(key for key in ignored.intersection(record) if not _is_empty(record[key]))
+        ignored_keys = ignored.intersection(record).difference([key, system_key])
+        notes.update(name for name in ignored_keys if not _is_empty(record[name]))
         system = "" if system_key is None else require(record[system_key], str, f"`{system_key}`")
+        if not system:
+            return turns, num_prompt_turns
         first = turns[0] if isinstance(turns[0], dict) else {}
-        has_system = any(str(first.get(key)).lower() == "system" for key in ROLE_KEYS)
-        if not system or has_system:
-            notes.update(["system"] if system and all(first.get(key) != system for key in TEXT_KEYS) else [])
+        if any(str(first.get(key)).lower() == "system" for key in ROLE_KEYS):
+            notes.update(["system"] if all(first.get(key) != system for key in TEXT_KEYS) else [])
             return turns, num_prompt_turns
         return [{"role": "system", "content": system}, *turns], num_prompt_turns + (num_prompt_turns > 0)
 
@@ -545,28 +548,31 @@ def _read_content(key: str, value: object, number: int) -> str | list[dict[str, 
     return [_read_part(part, f"message {number}, part {place}") for place, part in enumerate(value, 1)]
 
 
-def _sort_parts(turn: Any, notes: set[str]) -> Any:  # noqa: ANN401 - a turn is an object, if it is valid
-    """Move the thoughts and calls among the parts of a content, as in LLaMA-Factory v1, to keys of the turn.
+def _sort_parts(turns: Sequence[Any], notes: set[str]) -> Iterator[Any]:
+    """Move the thoughts and calls among the parts of contents, as in LLaMA-Factory v1, to keys of the turns.
 
     The text of a part is under `text`, `value` or `content`, as in LLaMA-Factory and axolotl. If the turn has a thought
     or calls of its own, the parts stay, and are refused.
     """
-    if not isinstance(turn, dict) or not isinstance(turn.get("content"), list):
-        return turn
-    texts, thoughts, calls = list[Any](), list[Any](), list[Any]()
-    for part in turn["content"]:
-        values = [part[key] for key in _PART_KEYS if part.get(key) is not None] if isinstance(part, dict) else []
-        kind = part.get("type") if values and isinstance(values[0], str) else None
-        if kind in ("reasoning", "thinking"):
-            thoughts.append(values[0])
-        elif kind == "tool_call":
-            calls.append(values[0])
-        else:
-            texts.append({**part, "text": values[0]} if values else part)
-        notes.update([REORDERED_REPLY] if calls and kind != "tool_call" else [])
-    pairs = ((REASONING_KEYS[0], "\n\n".join(thoughts)), ("tool_calls", calls))
-    moved = {key: value for key, value in pairs if value}
-    return turn if any(map(turn.get, moved)) else {**turn, "content": texts or None if moved else texts, **moved}
+    for turn in turns:
+        if not isinstance(turn, dict) or not isinstance(turn.get("content"), list):
+            yield turn
+            continue
+        texts, thoughts, calls = list[Any](), list[Any](), list[Any]()
+        for part in turn["content"]:
+            values = [part[key] for key in _PART_KEYS if part.get(key) is not None] if isinstance(part, dict) else []
+            kind = part.get("type") if values and isinstance(values[0], str) else None
+            if kind in ("reasoning", "thinking"):
+                thoughts.append(values[0])
+            elif kind == "tool_call":
+                calls.append(values[0])
+            else:
+                texts.append({**part, "text": values[0]} if values else part)
+            notes.update([REORDERED_REPLY] if calls and kind != "tool_call" else [])
+        pairs = ((REASONING_KEYS[0], "\n\n".join(thoughts)), ("tool_calls", calls))
+        moved = {key: value for key, value in pairs if value}
+        is_clear = not any(map(turn.get, moved))
+        yield {**turn, "content": texts or None if moved else texts, **moved} if is_clear else turn
 
 
 def _read_part(part: object, where: str) -> dict[str, str]:

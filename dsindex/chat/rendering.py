@@ -206,9 +206,10 @@ class ChatTemplate:
                 if error.__cause__ is not None and not isinstance(error.__cause__, _FORM_ERRORS):
                     break
                 continue
-            is_unchanged = change_content is None and (problem or not has_parts)
+            if change_content is None and (problem or not has_parts):
+                return rendered, form
             searched = SearchedText(rendered.text)
-            if is_unchanged or all(has_content(message, searched) for message in form):
+            if all(has_content(message, searched) for message in form):
                 return rendered, form
             first_form = first_form or (None if problem else (rendered, form))
         if first_form is not None:
