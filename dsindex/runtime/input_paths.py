@@ -278,7 +278,7 @@ def find_folder_files(
     base = ("snapshots", *names["snapshots",]) if names[()] >= {"blobs", "snapshots"} else ()
     configs = _read_configurations(join_path(folder, "/".join(base)), has_card=_CARD in names[base])
     if configs or config is not None:
-        patterns = [(name, path.split("/")) for name, path in _choose_files(folder, configs, config)]
+        patterns = [(name, path.split("/")) for name, path in _choose_patterns(folder, configs, config)]
         matches = {parts: [name for name, path in patterns if is_match(parts[len(base) :], path)] for parts in splits}
         splits = {file: canonical_split(hits[0]) if hits[0] else splits[file] for file, hits in matches.items() if hits}
         if not splits:
@@ -404,7 +404,9 @@ def _read_configurations(folder: str, *, has_card: bool) -> list[_Configuration]
         raise InputError(problem, hint="name the files by a pattern instead") from error
 
 
-def _choose_files(folder: str, configs: Sequence[_Configuration], name: str | None) -> Sequence[tuple[str | None, str]]:
+def _choose_patterns(
+    folder: str, configs: Sequence[_Configuration], name: str | None
+) -> Sequence[tuple[str | None, str]]:
     """Return (split, pattern) of each file of the named configuration, or of the default one.
 
     Raises:
