@@ -125,13 +125,16 @@ class InstructionEncoder:
         self.special_pattern = re.compile("|".join(map(re.escape, specials))) if specials else None
         self._template = None if config.message_construction else open_template(config, tokenizer)
         sources = self._template.sources if self._template else ()
-        self.tag_pairs = find_tag_pairs("\n".join([*sources, *tokenizer.special_contents()]))
+        texts_with_tags = "\n".join([*sources, *tokenizer.special_contents()])
+        self.tag_pairs = find_tag_pairs(texts_with_tags)
         """Tags that may surround thoughts in replies."""
         keys = () if self._template is None else MESSAGE_KEYS
         self.unread_keys = {key for key in keys if not re.search(rf"\.{key}\b|['\"]{key}['\"]", "\n".join(sources))}
         """Keys of messages that the template never mentions, so their values are not written."""
-        blocks = (rf"{re.escape(opening)}\s*{re.escape(closing)}\s*" for opening, closing in self.tag_pairs)
-        self.empty_thought = re.compile("|".join(blocks))
+        pairs = [pair for pair in self.tag_pairs if pair[0] in texts_with_tags]
+        blocks = [rf"{re.escape(opening)}\s*{re.escape(closing)}\s*" for opening, closing in pairs]
+        self.empty_thought = re.compile("|".join(blocks)) if blocks else None
+        """Matches an empty thought; None if the template cannot write one."""
         self._reader = ConversationReader(config, self.tag_pairs)
 
     def why_not_fast(self) -> str | None:
@@ -205,9 +208,10 @@ class InstructionEncoder:
         if prompt.notes and self.config.unwritten == "refuse":
             note = prompt.notes[0]
             raise RecordProblem("not-written", f"{note}: {explain_note(note)}; see `unwritten`")
+        is_whole = len(sequences) == 1
         return EncodedConversation(
-            tokens=np.concatenate([sequence.tokens for sequence in sequences]),
-            mask=np.concatenate([sequence.mask for sequence in sequences]),
+            tokens=sequences[0].tokens if is_whole else np.concatenate([part.tokens for part in sequences]),
+            mask=sequences[0].mask if is_whole else np.concatenate([part.mask for part in sequences]),
             lengths=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
             content=prompt.content,
             cut=cut,
@@ -350,7 +354,9 @@ class _ChatPrompt:
     def _find_spans(self, rendered: Rendered, numbers: Sequence[int]) -> Iterator[CharacterSpan]:
         """Yield the trainable spans: the generated text of the replies to train on, minus masked spans."""
         conversation = self._conversation
-        empty_thought = self._encoder.empty_thought.search(rendered.text)
+        empty_thought = self._encoder.empty_thought
+        if empty_thought and not empty_thought.search(rendered.text):
+            empty_thought = None
         for span in rendered.spans:
             number = None if span.message is None else numbers[span.message]
             if number is None and (conversation.trained is not None or conversation.masked_spans):
@@ -361,8 +367,9 @@ class _ChatPrompt:
             holes = [] if number is None else [*self._find_masked_spans(rendered.text, span.begin, span.end, number)]
             if self._encoder.config.reasoning == "mask":
                 holes += self._find_reasoning_spans(rendered.text, span.begin, span.end, number)
-            elif number is not None and empty_thought and empty_thought.start() < span.end:
-                holes += self._find_empty_thoughts(rendered.text, span.begin, span.end, number)
+            elif empty_thought and number is not None and self._lacks_thought(number, empty_thought):
+                # The template wrote them: training on them would teach a model not to think.
+                holes += [match.span() for match in empty_thought.finditer(rendered.text, span.begin, span.end)]
             begin = span.begin
             for hole_begin, hole_end in sorted(holes):
                 if begin < hole_begin:
@@ -398,13 +405,10 @@ class _ChatPrompt:
         for first, last in spans:
             yield first, skip_blanks(text, last, end)
 
-    def _find_empty_thoughts(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
-        """Yield the empty thoughts that the template adds: training on them would teach a model not to think."""
-        pattern = self._encoder.empty_thought
-        spans = [match.span() for match in pattern.finditer(text, begin, end)]
-        message = self._conversation.messages[number] if spans else {}
-        if not any(message.get(key) for key in REASONING_KEYS) and not pattern.search(content_text(message)):
-            yield from spans
+    def _lacks_thought(self, number: int, empty_thought: re.Pattern[str]) -> bool:
+        """Tell whether a message has no thought, not even an empty one."""
+        message = self._conversation.messages[number]
+        return not any(message.get(key) for key in REASONING_KEYS) and not empty_thought.search(content_text(message))
 
     def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
         """Yield notes, each once: data that the template does not write, and text that teaches the model bad habits."""

@@ -63,8 +63,11 @@ _FREE_FILTERS = frozenset({"default", "d", "first", "items", "last", "length", "
 _LIST_FILTERS = frozenset({"map", "reject", "rejectattr", "select", "selectattr"})
 """Filters that yield the items of a list one at a time."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>", re.IGNORECASE)
+_PARTS = "[{'type': 'text'"
+"""Start of a list of parts as Python writes it."""
 _ASKS_FOR_NULL = re.compile(r"\bcontent\W{0,2}\s+is\s+(?:not\s+)?none\b")
 _SHOWN_CHARACTERS = 1000
+_SEARCHED_CHARACTERS = 64
 MAX_STEPS = 1_000_000
 """Limit for iterations of loops plus calls of macros in one rendering; they take a few seconds."""
 _MAX_CHARACTERS = 1 << 24
@@ -187,13 +190,11 @@ class ChatTemplate:
         problem: RecordProblem | None = None
         tried_forms: list[list[dict[str, Any]]] = []
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
-        contents, calls = (None, join_parts, _as_parts), (None, _convert_arguments)
         bases = [messages]
         if self._asks_for_null:
             bases += [[{"content": None, **message} if "tool_calls" in message else message for message in messages]]
-        for base, change_content, change_calls in product(bases, contents, calls):
+        for base, changes in product(bases, _CHANGES):
             # Copy each message: positions are looked up by id(message), and a caller may pass the same object twice.
-            changes = [pair for pair in (("content", change_content), ("tool_calls", change_calls)) if pair[1]]
             form = [_change_values(message, changes) if changes else dict(message) for message in base]
             if form in tried_forms:
                 continue
@@ -206,7 +207,7 @@ class ChatTemplate:
                 if error.__cause__ is not None and not isinstance(error.__cause__, _FORM_ERRORS):
                     break
                 continue
-            if change_content is None and (problem or not has_parts):
+            if "content" not in changes and (problem or not has_parts):
                 return rendered, form
             searched = SearchedText(rendered.text)
             if all(has_content(message, searched) for message in form):
@@ -220,20 +221,21 @@ class ChatTemplate:
 
     def _refuse_mistakes(self, text: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]) -> None:
         """Refuse text that a template writes only by mistake: the repr of a list of parts, or an object's address."""
-        if " at 0x" not in text.lower() and "[{'type': 'text'" not in text:
+        if " at 0x" not in text and " At 0X" not in text and " AT 0X" not in text and _PARTS not in text:
             return
         record = json.dumps([*messages, variables], ensure_ascii=False)
         if any(address not in self._known_text and address not in record for address in {*_ADDRESS.findall(text)}):
             reason = "writes the address of an object in memory, which no output may depend on"
             raise RecordProblem("template-failed", f"the chat template {reason}")
-        if "[{'type': 'text'" in text and "[{'type': 'text'" not in record:
+        if _PARTS in text and _PARTS not in record:
             reason = "writes a content's parts as Python's list; join them in the record, or fix the template"
             raise RecordProblem("template-failed", f"the chat template {reason}")
 
 
-def _change_values(message: Mapping[str, Any], changes: Sequence[tuple[str, Callable[[Any], Any]]]) -> dict[str, Any]:
+def _change_values(message: Mapping[str, Any], changes: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
     """Return a copy of a message with functions applied to the values of some keys."""
-    return {**message, **{key: change(message[key]) for key, change in changes if message.get(key) is not None}}
+    new_values = {key: change(message[key]) for key, change in changes.items() if message.get(key) is not None}
+    return {**message, **new_values}
 
 
 class SearchedText:
@@ -246,7 +248,10 @@ class SearchedText:
         self._text, self._position = text, 0
 
     def __contains__(self, part: str) -> bool:
-        position = self._text.find(part, self._position)
+        # Python prepares the search for a long text, which takes longer than the search for its beginning.
+        position = self._text.find(part[:_SEARCHED_CHARACTERS], self._position)
+        if position < 0 or not self._text.startswith(part, position):
+            position = self._text.find(part, self._position)
         if position < 0:
             position = self._text.find(part)
         self._position = max(position, 0)
@@ -277,6 +282,11 @@ def _convert_arguments(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     arguments = [function_of(call).get("arguments") for call in calls]
     converted_arguments = [parse_json(value) if isinstance(value, str) else _tojson(value) for value in arguments]
     return [change_call(call, arguments=new_value) for call, new_value in zip(calls, converted_arguments, strict=True)]
+
+
+_CONTENTS: tuple[dict[str, Callable[[Any], Any]], ...] = ({}, {"content": join_parts}, {"content": _as_parts})
+_CHANGES = [content | calls for content, calls in product(_CONTENTS, ({}, {"tool_calls": _convert_arguments}))]
+"""For each form of a conversation, the functions that convert the values of its messages."""
 
 
 def _remove_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Rendered:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -113,7 +114,8 @@ class ChatTokenizer:
         self.chat_templates = dict(chat_templates or {})
         with wrap_errors("not the text of a tokenizer.json"):
             # Without special tokens, a post-processor only changes offsets: it may exclude the blanks of a token.
-            content = json.dumps(json.loads(tokenizer_json) | {"post_processor": None}, ensure_ascii=False).encode()
+            parts = msgspec.json.decode(tokenizer_json, type=dict[str, msgspec.Raw])
+            content = msgspec.json.encode(parts | {"post_processor": msgspec.Raw(b"null")})
             self._data = Tokenizer(
                 name="the tokenizer", content=content, sha256="", vocabulary_size=0, special_tokens=()
             )

@@ -131,7 +131,8 @@ class Patterns:
             f" | {{condition: $holds, fields: $fields, masks: [{', '.join(mask_programs)}]}}"
         )
         self._pattern_text = " or ".join(patterns)
-        _run(self._program, self._pattern_text)
+        if patterns:
+            _run(self._program, self._pattern_text)
 
     def read(self, record: Mapping[str, Any] | bytes) -> PatternAnswers:
         """Evaluate the patterns on one record, or its JSON in UTF-8; all patterns fail if jq cannot read the record."""
