@@ -63,6 +63,7 @@ _FREE_FILTERS = frozenset({"default", "d", "first", "items", "last", "length", "
 _LIST_FILTERS = frozenset({"map", "reject", "rejectattr", "select", "selectattr"})
 """Filters that yield the items of a list one at a time."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>", re.IGNORECASE)
+_CHANGES_CASE = re.compile(r"\b(?:upper|title|swapcase)\b")
 _PARTS = "[{'type': 'text'"
 """Start of a list of parts as Python writes it."""
 _ASKS_FOR_NULL = re.compile(r"\bcontent\W{0,2}\s+is\s+(?:not\s+)?none\b")
@@ -128,6 +129,7 @@ class ChatTemplate:
         self._known_text = json.dumps([source, tool_source, self._constants], ensure_ascii=False)
         self.sources = tuple(filter(None, [source, tool_source]))
         self._asks_for_null = any(map(_ASKS_FOR_NULL.search, self.sources))
+        self._changes_case = any(map(_CHANGES_CASE.search, self.sources))
         self.names = self._main.names | self._for_tools.names
         """Names of the variables that the templates read or set."""
 
@@ -221,7 +223,7 @@ class ChatTemplate:
 
     def _refuse_mistakes(self, text: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]) -> None:
         """Refuse text that a template writes only by mistake: the repr of a list of parts, or an object's address."""
-        if " at 0x" not in text and " At 0X" not in text and " AT 0X" not in text and _PARTS not in text:
+        if " at 0x" not in (text.lower() if self._changes_case else text) and _PARTS not in text:
             return
         record = json.dumps([*messages, variables], ensure_ascii=False)
         if any(address not in self._known_text and address not in record for address in {*_ADDRESS.findall(text)}):

@@ -86,6 +86,7 @@ REFUSED = {
     "{{ messages | map('random') | list }}": "No filter named 'random'",
     "{{ messages.index }}": "address of an object",
     "{{ [joiner()] | first | upper }}": "address of an object",
+    "{{ range | string | title }}": "address of an object",
     "{{ strftime_now('%Y') }}": "template_date",
     "{{ raise_exception('no system') }}": "refuses the conversation: no system",
     "{{ raise_exception(messages.index) }}": "method index of list object>$",
