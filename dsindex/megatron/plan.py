@@ -529,8 +529,9 @@ class _Planner:
         if size is None:
             return self._plan_blend(datasets, split, lengths, None, None)
         if size > sum(lengths):
-            problem = f"{size} of the {sum(lengths)} samples were requested, so the job would run out of data"
-            raise LimitError(f"{place}: {problem}", hint="request at most that many (--num-samples), or use weights")
+            problem = f"{size} samples were requested, but the datasets have {sum(lengths)}"
+            hint = "request at most that many (--num-samples), or use weights"
+            raise LimitError(f"{place}: {problem}, so the job would run out of data", hint=hint)
         return self._plan_blend(datasets, split, normalise(list(lengths)), size, size)
 
     def _plan_dataset(self, prefix: str, split: int, num_samples: int | None) -> GPTCache:

@@ -21,7 +21,7 @@ REFUSED = {
     "weighted-none": ({"data_path": ["1", "web", "1", "books"]}, LimitError,
      "split valid: a weighted blend needs a number of samples"),
     "more-than-exist": ({"data_path": ["web", "books"], "epochs": None, "num_samples": "99999", "split": "1"},
-     LimitError, r"split train: 99999 of the 6\d\d samples were requested, so the job would run out"),
+     LimitError, r"split train: 99999 samples were requested, but the datasets have 6\d\d, so the job"),
     "no-sample": ({"data_path": ["web", "books"], "epochs": None, "num_samples": "none", "split": "998,1,1"},
      LimitError, "web, split valid has no sample, at which Megatron stops"),
     "memory": ({"epochs": None, "num_samples": str(10**11)}, LimitError,
