@@ -15,11 +15,12 @@ thought.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from itertools import groupby, takewhile
+from itertools import accumulate, groupby, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +29,7 @@ from dsindex.chat.thoughts import TAG_PAIRS
 from dsindex.errors import RecordProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
     from dsindex.chat.conversations import Message
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     Render: TypeAlias = Callable[[Sequence[Message], bool], "Rendered"]
     """Renders messages, with or without the generation prompt; each piece of output is a span."""
 
-_SENTINEL = re.compile("[\ud800-\udbff]")
+_SENTINEL = re.compile("([\ud800-\udbff])")
 _FIRST_SENTINEL, _NUM_SENTINELS = 0xD800, 0x400
 _TAG = re.compile("(" + "|".join(re.escape(tag) for pair in TAG_PAIRS for tag in pair) + ")")
 _OPENER = re.compile("|".join(re.escape(pair[0]) for pair in TAG_PAIRS))
@@ -79,7 +80,10 @@ class ReplyFinder:
         self._replies = [number for number, message in enumerate(messages) if message["role"] == role]
         self._last_turn = last_turn([message["role"] for message in messages], role)
         self._headers: dict[str, tuple[str, str]] = {}
-        self._tails_by_key: dict[tuple[object, ...], list[str]] = {}
+        self._tails: dict[tuple[object, ...], list[str]] = {}
+        has_parts = isinstance(messages[0].get("content"), list)
+        plain = {"role": role, "content": [{"type": "text", "text": "x"}] if has_parts else "x"}
+        self._plain = plain, _mark(plain, 0)
 
     def find(self, rendered: Rendered) -> Rendered:
         """Return the text with the spans of its replies.
@@ -93,14 +97,14 @@ class ReplyFinder:
         text, outputs = rendered
         if not self._replies:
             return Rendered(text, [])
-        marked = self._render([_mark(message, number) for number, message in enumerate(self._messages)], False).text
-        if _SENTINEL.sub("", marked) != text:
+        self._marked = [_mark(message, number) for number, message in enumerate(self._messages)]
+        pieces = _SENTINEL.split(self._render(self._marked, False).text)
+        if "".join(pieces[::2]) != text:
             raise _problem("the template changes the texts of messages, so that its replies cannot be found")
-        self._places: list[int] = []
+        self._places = [*accumulate(map(len, pieces[:-1:2]))]
         sentinel_places: defaultdict[int, list[int]] = defaultdict(list)
-        for num_before, match in enumerate(_SENTINEL.finditer(marked)):
-            self._places.append(match.start() - num_before)
-            sentinel_places[ord(match[0]) - _FIRST_SENTINEL].append(self._places[-1])
+        for place, sentinel in zip(self._places, pieces[1::2], strict=True):
+            sentinel_places[ord(sentinel) - _FIRST_SENTINEL].append(place)
         loop_spans: defaultdict[int | None, list[Span]] = defaultdict(list)
         for message, run in groupby((span for span in outputs if span.begin < span.end), key=attrgetter("message")):
             first, *more = run
@@ -134,17 +138,15 @@ class ReplyFinder:
         places = [place for place in places if spans[0].begin - len(header) <= place <= spans[-1].end]
         first, last = (places[0], places[-1]) if places else (begin, begin)
         start = text.rfind(header, 0, first) + len(header) if places and header else begin
-        tails = self._find_tails(message, header, prompt)
+        tails = functools.partial(self._find_tails, message, self._marked[number], header, prompt)
         is_mixed = any(_count_inside(self._places, span) > _count_inside(places, span) for span in spans)
-        if is_mixed or start != begin or begin > first or not any(_has_tail(text, last, end, tail) for tail in tails):
+        if is_mixed or start != begin or begin > first or not any(_has_tail(text, last, end, tail) for tail in tails()):
             by_loop = text[begin:end]
-            by_sentinels = text[first if is_mixed else start : last] + next(iter(tails), "")
+            by_sentinels = text[first if is_mixed else start : last] + next(tails(), "")
             raise _problem(
                 f"{where}: it is {_clip(by_loop)} by the template's loop, but {_clip(by_sentinels)} by its own texts"
             )
-        has_parts = isinstance(self._messages[0].get("content"), list)
-        plain = {"role": message["role"], "content": [{"type": "text", "text": "x"}] if has_parts else "x"}
-        if not any(tail.strip() for tail in self._find_tails(plain, header, prompt)):
+        if not any(tail.strip() for tail in self._find_tails(*self._plain, header, prompt)):
             raise _problem(
                 f"{where}: the template writes nothing that ends a reply, so a model would not learn to stop"
             )
@@ -172,26 +174,31 @@ class ReplyFinder:
         except RecordProblem as problem:
             raise _problem(f"a part of the conversation, which is needed to find replies: {problem}") from problem
 
-    def _find_tails(self, message: Message, header: str, prompt: str) -> list[str]:
-        """Return the texts that may follow a reply's last sentinel, before the next message and at the end.
+    def _find_tails(self, message: Message, marked: Message, header: str, prompt: str) -> Iterator[str]:
+        """Yield the texts that may follow a reply's last sentinel, before the next message and at the end.
 
-        The result is cached for all messages with the same text after their last sentinel and values under the same
-        keys, because each tail takes a rendering.
+        They are cached for all messages with the same text after their last sentinel and values under the same keys,
+        because each tail takes a rendering.
         """
         texts = {**message, "content": content_text(message)}
-        key = (_tail_text(message), *(bool(str(texts.get(name) or "").strip()) for name in ("tool_calls", *_TEXT_KEYS)))
-        if key not in self._tails_by_key:
-            tails = self._tails_by_key[key] = []
-            for with_prompt in (True, False):
-                marked = self._render_part([*self._messages[: self._replies[0]], _mark(message, 0)], with_prompt).text
-                if with_prompt and not marked.endswith(prompt):
-                    continue
-                marked = marked.removesuffix(prompt) if with_prompt else marked
-                last = max((match.end() for match in _SENTINEL.finditer(marked)), default=None)
-                # The reply has no text: take what follows the header, and what follows an empty thought.
-                after_header = marked.rpartition(header)[2] if header else ""
-                tails += [marked[last:]] if last is not None else [after_header, _TAG.split(after_header)[-1].lstrip()]
-        return self._tails_by_key[key]
+        has_values = [bool(str(texts.get(name) or "").strip()) for name in ("tool_calls", *_TEXT_KEYS)]
+        for with_prompt in (True, False):
+            key = (with_prompt, _tail_text(marked), *has_values)
+            if key not in self._tails:
+                self._tails[key] = self._render_tails(marked, header, prompt, with_prompt)
+            yield from self._tails[key]
+
+    def _render_tails(self, marked: Message, header: str, prompt: str, with_prompt: bool) -> list[str]:
+        text = self._render_part([*self._messages[: self._replies[0]], marked], with_prompt).text
+        if with_prompt and not text.endswith(prompt):
+            return []
+        text = text.removesuffix(prompt) if with_prompt else text
+        *texts_before, tail = _SENTINEL.split(text)
+        if texts_before:
+            return [tail]
+        # The reply has no text: take what follows the header, and what follows an empty thought.
+        after_header = text.rpartition(header)[2] if header else ""
+        return [after_header, _TAG.split(after_header)[-1].lstrip()]
 
 
 def _count_inside(places: Sequence[int], span: Span) -> int:
@@ -199,9 +206,8 @@ def _count_inside(places: Sequence[int], span: Span) -> int:
     return bisect_left(places, span.end) - bisect_right(places, span.begin)
 
 
-def _tail_text(message: Message) -> str:
+def _tail_text(marked: Message) -> str:
     """Return the text after a message's last sentinel: blanks and tags of its content, or the end of its calls."""
-    marked = _mark(message, 0)
     calls = marked.get("tool_calls")
     return _SENTINEL.split(json.dumps(calls, ensure_ascii=False) if calls else content_text(marked))[-1]
 
@@ -229,11 +235,12 @@ def _mark(message: Message, number: int) -> Message:
             return [mark(item) for item in value]
         if not isinstance(value, str):
             return value
-        pieces = _TAG.split(value)
+        pieces = _TAG.split(value) if "<" in value or "[" in value or "◁" in value else [value]
         for place in range(0, len(pieces), 2):
-            if inner := pieces[place].strip():
-                head, _, after = pieces[place].partition(inner)
-                pieces[place] = f"{head}{sentinel}{inner}{sentinel}{after}"
+            piece = pieces[place]
+            if inner := piece.strip():
+                begin = len(piece) - len(piece.lstrip())
+                pieces[place] = f"{piece[:begin]}{sentinel}{inner}{sentinel}{piece[begin + len(inner) :]}"
         return "".join(pieces)
 
     marked = {key: mark(value) if key in _TEXT_KEYS else value for key, value in message.items()}
