@@ -80,6 +80,10 @@ class ReplyFinder:
         self._last_turn = last_turn([message["role"] for message in messages], role)
         self._headers: dict[str, tuple[str, str]] = {}
         self._tails_by_key: dict[tuple[object, ...], list[str]] = {}
+        contents = [message["content"] for message in messages if message.get("content") and message["role"] == role]
+        has_parts = isinstance((contents or [messages[0].get("content")])[0], list)
+        self._plain = {"role": role, "content": [{"type": "text", "text": "x"}] if has_parts else "x"}
+        """A reply without thoughts and calls."""
 
     def find(self, rendered: Rendered) -> Rendered:
         """Return the text with the spans of its replies.
@@ -119,6 +123,8 @@ class ReplyFinder:
         header, prompt = self._find_header(number)
         begin, end = spans[0].begin + len(header), spans[-1].end
         if number == len(self._messages) - 1:
+            if header.strip() and header.strip() in text[end:]:
+                raise _problem(f"{where}: behind it, the template writes a generation prompt that was not asked for")
             end = len(text)
             spans[-1] = spans[-1]._replace(end=end)
         other_headers = [other_header for other_header, _ in self._headers.values() if other_header and not header]
@@ -142,9 +148,7 @@ class ReplyFinder:
             raise _problem(
                 f"{where}: it is {_clip(by_loop)} by the template's loop, but {_clip(by_sentinels)} by its own texts"
             )
-        has_parts = isinstance(self._messages[0].get("content"), list)
-        plain = {"role": message["role"], "content": [{"type": "text", "text": "x"}] if has_parts else "x"}
-        if not any(tail.strip() for tail in self._find_tails(plain, header, prompt)):
+        if not any(tail.strip() for tail in self._find_tails(self._plain, header, prompt)):
             raise _problem(
                 f"{where}: the template writes nothing that ends a reply, so a model would not learn to stop"
             )
@@ -154,6 +158,9 @@ class ReplyFinder:
         """Return the header before a reply, and the whole generation prompt that begins with it.
 
         Both are cached by the role of the message before the reply.
+
+        Raises:
+            RecordProblem: If the template writes a header that is not in its generation prompt.
         """
         before = self._messages[:number]
         key = before[-1]["role"] if before else ""
@@ -162,6 +169,16 @@ class ReplyFinder:
             pairs = zip(pieces, prompt_pieces, strict=False)
             num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             prompt = "".join(text for text, _ in prompt_pieces[num_equal:])
+            if not prompt.strip() and before:  # the template ignores `add_generation_prompt`, or needs no header
+                behind_loop = takewhile(lambda piece: piece[1] is None, reversed(prompt_pieces))
+                prompt = "".join(reversed([text for text, _ in behind_loop])) or prompt
+            if not prompt.strip():
+                plain_pieces = self._render_part([*before, _mark(self._plain, 0)], False).pieces()
+                written = "".join(text for text, message in plain_pieces if message == number)
+                lead = _SENTINEL.split(written)[0]
+                if _TAG.sub("", lead).strip():
+                    problem = f"the generation prompt is {prompt!r}, but the template writes {lead!r}"
+                    raise _problem(f"message {number + 1}: {problem}")
             opener = _OPENER.search(prompt)
             self._headers[key] = prompt[: opener.start()] if opener else prompt, prompt
         return self._headers[key]
