@@ -196,6 +196,12 @@ NOTES = {
         ("documents", "tool_calls", "tools"),
     ),
     "content": (PLAIN.replace("{{ m.content }}", ""), {}, ("content",)),
+    "a tool's result": (
+        PLAIN.replace("{{ m.content }}", "{{ m.content if m.role == 'user' }}"),
+        {"messages": [{"role": "user", "content": "Hi"}, {"role": "tool", "content": '"who"'},
+                      {"role": "assistant", "content": "Go"}]},
+        ("content",),
+    ),
     "tools of a message": (
         "{% for t in tools or [] %}{{ t }}{% endfor %}" + PLAIN,
         {"messages": [{"role": "system", "content": "by", "tools": [{"name": "f"}]}, {"role": "user", "content": "Hi"},

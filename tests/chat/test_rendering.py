@@ -174,9 +174,10 @@ def test_calls_and_tools_have_the_form_that_the_template_reads():
         assert template.render(messages, tools=[{"name": "f"}]).text == "a:f;"
 
 
-def test_parts_that_a_template_would_write_as_a_list_of_python_are_refused():
-    reads = "{% if m.role == 'user' %}{% for p in m.content %}{{ p.text }}{% endfor %}{% else %}{{ m.content }}"
-    reads += "{% endif %}"
+@pytest.mark.parametrize("content", ["m.content", "m.content | tojson"])
+def test_parts_that_a_template_would_write_as_a_list_are_refused(content):
+    reads = "{% if m.role == 'user' %}{% for p in m.content %}{{ p.text }}{% endfor %}{% else %}{{ " + content
+    reads += " }}{% endif %}"
     with pytest.raises(RecordProblem, match="takes a text for a list of parts"):
         ChatTemplate(EACH + reads + END).render(MESSAGES)
 
