@@ -113,7 +113,9 @@ REFUSED = {
     "no-prompt": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }};{% endfor %}",
         "message 2: the generation prompt is '', but the template writes 'A:'"),
     "prompt-in-any-case": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }};{% endfor %}A:",
-        "message 4: behind it, the template writes a generation prompt that was not asked for"),
+        "message 4: behind it, the template writes a prompt for another reply: 'A:'"),
+    "instruction-behind-the-loop": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }};{% endfor %}S:Act;"
+        "{% if add_generation_prompt %}A:{% endif %}", "writes a prompt for another reply: 'S:Act;'"),
     "question-in-reply": (LOOP + "{% if m.role == 'assistant' %}A:{{ messages[0].content }}{{ m.content }};{% endif %}"
         + END, r"message 2: it is 'Hello\?Hello;' by the template's loop, but 'Hello;' by its own texts"),
 }  # fmt: skip
