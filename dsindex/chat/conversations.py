@@ -46,6 +46,8 @@ ANSWER_KEYS = (
 `instruction` comes first, because some of Alpaca's variants have a `prompt` that includes the answer."""
 CONTEXT_KEYS = ("input", "context")
 """Keys of texts that are appended to an `instruction`, as in Alpaca and Dolly."""
+UNREAD_CONTEXT_KEYS = ("article", "choices", "options")
+"""Keys of a question's context that are ignored; a record that has one gets a note."""
 IGNORED_KEYS = ("chosen", "rejected", "rejected_response", "rejected_messages", "tool_choice", "parallel_tool_calls")
 """Keys of a record that other trainers read and dsindex ignores; a record that has one gets a note."""
 ROLE_KEYS = ("role", "from")
@@ -57,18 +59,21 @@ SYSTEM_KEYS = ("system", "system_prompt")
 ARGUMENT_KEYS = ("arguments", "parameters")
 CALL_KEYS = (*ARGUMENT_KEYS, "args", "input")
 """Keys of a call's arguments; LangChain has `args`, Anthropic has `input`."""
+TOOL_KEYS = ("tools", "available_tools")
+"""Keys of a record's tools; mistral-finetune's data has the second."""
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of tool results. They do not end a turn: the model continues after them."""
 
 MESSAGE_KEYS = (
     *("tools", "functions", "function_calls", "documents", "label"),
     *("reasoning_details", "thinking_blocks", "refusal", "tool_plan", "tool_responses", "channel", "recipient"),
+    *("thought", "thoughts", "context"),
 )
 """Keys of a message that few templates write; a record gets a note if it has one that its template never mentions."""
 
 LEARN_KEYS: Mapping[str, bool] = {
     **dict.fromkeys(("weight", "train", "training", "trainable", "loss", "loss_weight", "loss_scale"), True),
-    **dict.fromkeys(("loss_mask", "train_on_turn", "learn"), True),
+    **dict.fromkeys(("loss_mask", "train_on_turn", "learn", "output_with_loss"), True),
     **dict.fromkeys(("masked", "skip_loss", "ignore_loss", "no_loss"), False),
 }
 """Flags (true, false, 1 or 0) of a turn or a record -> the value that means "train on it". A turn with several flags is
@@ -80,6 +85,8 @@ SPAN_KEYS = ("train_detail", "training_detail", "loss_masking_spans")
 `train`, or Fast-LLM's pairs of first and last character, which mask the text between them."""
 MASKED_ROLE_KEY = "mask"
 """Key of a record that names the role whose turns are masked, as in NeMo's chat data."""
+LAST_ONLY_KEY = "only_last"
+"""Key of a record that is true if only its last message is trained on, as in mistral-finetune's data."""
 MEDIA_KEYS = frozenset({"images", "image", "videos", "video", "audios", "audio", "image_url"})
 VARIABLE_KEYS: Mapping[str, type] = {"enable_thinking": bool, "reasoning_effort": str}
 """Keys of a record that are passed as template variables, as in verl's data -> their types."""
@@ -99,7 +106,7 @@ _UNPASSED_KEYS = frozenset({*ROLE_KEYS, *LEARN_KEYS, *SPAN_KEYS, *MEDIA_KEYS})
 """Keys of a turn that are not copied to the message."""
 _IGNORED_KEYS = frozenset({*IGNORED_KEYS, *SYSTEM_KEYS})
 _IGNORED_BESIDE_TURNS = _IGNORED_KEYS | {"history"}
-_VARIABLE_SOURCES = frozenset({"documents", "tools", "functions", "chat_template_kwargs", *VARIABLE_KEYS})
+_VARIABLE_SOURCES = frozenset({"documents", *TOOL_KEYS, "functions", "chat_template_kwargs", *VARIABLE_KEYS})
 _PART_KEYS = ("text", *TEXT_KEYS, "thinking")
 _NO_CALL = frozenset({"auto", "none"})
 """Values of OpenAI's `function_call` that are settings, not calls."""
@@ -195,7 +202,7 @@ class ConversationReader:
             notes.update(key for key in (*ANSWER_KEYS, "choices") if not _is_empty(record.get(key)))
         for position, call_messages in calls.items():
             _merge_calls(messages[position], call_messages, notes)
-        trained = self._keep_trainable(messages, trained)
+        trained = self._keep_trainable(record, messages, trained)
         num_replies = [message["role"] for message in messages].count(self._reply_role)
         return Conversation(
             messages=messages,
@@ -215,8 +222,10 @@ class ConversationReader:
             notes.add(TRAINED_QUESTION)
         return flag is not False
 
-    def _keep_trainable(self, messages: Sequence[Message], trained: set[int]) -> set[int]:
-        """Remove the replies that `learn` masks, or that are empty without their reasoning."""
+    def _keep_trainable(self, record: Mapping[str, Any], messages: Sequence[Message], trained: set[int]) -> set[int]:
+        """Remove the replies that the record or `learn` masks, or that are empty without their reasoning."""
+        if require(record.get(LAST_ONLY_KEY) or False, bool, f"`{LAST_ONLY_KEY}`"):
+            trained = trained & {len(messages) - 1}
         if self._config.learn == "last_turn":
             first = last_turn([message["role"] for message in messages], self._reply_role)
             trained = {number for number in trained if number >= first}
@@ -238,7 +247,8 @@ class ConversationReader:
         if pair is not None:
             turns, num_prompt_turns = _read_pair(record, pair)
             contexts = CONTEXT_KEYS if pair[0] == "instruction" else ()
-            ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
+            unread = {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *UNREAD_CONTEXT_KEYS, *REASONING_KEYS}
+            ignored |= unread.difference(pair, contexts)
         elif key is not None:
             turns, num_prompt_turns = _read_turns(record[key], key), 0
             ignored = _IGNORED_BESIDE_TURNS
@@ -498,9 +508,21 @@ def _read_turns(value: object, key: str) -> list[Any]:
         if turn.get("system") and turn["system"] != system:
             system = turn["system"]
             turns.append({"role": "system", "content": system})
-        flags = {key: turn[key] for key in LEARN_KEYS if key in turn}
-        turns += [{"role": "user", "content": turn[pair[0]]}, {"role": "assistant", "content": turn[pair[1]], **flags}]
+        question, read_keys = _read_question(turn, pair[0])
+        reply_fields = {key: value for key, value in turn.items() if key not in (*read_keys, pair[1], "system")}
+        turns += [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": turn[pair[1]], **reply_fields},
+        ]
     return turns
+
+
+def _read_question(holder: Mapping[str, Any], key: str) -> tuple[Any, list[str]]:
+    """Return the question under a key, with the context of an instruction behind it, and the keys that were read."""
+    keys = [key, *(name for name in CONTEXT_KEYS if key == "instruction" and holder.get(name))]
+    if len(keys) == 1:
+        return holder[key], keys
+    return "\n\n".join(require(holder[name], str, f"`{name}`") for name in keys), keys
 
 
 def _read_pair(record: Mapping[str, Any], pair: tuple[str, str]) -> tuple[list[Any], int]:
@@ -520,8 +542,8 @@ def _read_pair(record: Mapping[str, Any], pair: tuple[str, str]) -> tuple[list[A
     if isinstance(question, list):
         turns += question
     else:
-        keys = (question_key, *(key for key in CONTEXT_KEYS if question_key == "instruction" and record.get(key)))
-        turns.append({"role": "user", "content": "\n\n".join(require(record[key], str, f"`{key}`") for key in keys)})
+        question = require(_read_question(record, question_key)[0], str, f"`{question_key}`")
+        turns.append({"role": "user", "content": question})
     num_prompt_turns = len(turns) if isinstance(question, list) else 0
     if answer_key == CALLS_KEY:
         calls = [_read_call(call, f"`{CALLS_KEY}`") for call in read_objects(reply, f"`{CALLS_KEY}`")]
@@ -772,7 +794,7 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     # Many datasets store objects as JSON text, because an Arrow column cannot hold objects with different keys.
     documents = read_objects(record.get("documents"), "`documents`")
-    tools = read_objects(record.get("tools"), "`tools`") or [
+    tools = next(filter(None, (read_objects(record.get(key), f"`{key}`") for key in TOOL_KEYS)), None) or [
         {"type": "function", "function": function}  # OpenAI's older form
         for function in read_objects(record.get("functions"), "`functions`")
     ]

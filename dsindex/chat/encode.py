@@ -406,9 +406,10 @@ class _ChatPrompt:
             yield first, skip_blanks(text, last, end)
 
     def _lacks_thought(self, number: int, empty_thought: re.Pattern[str]) -> bool:
-        """Tell whether a message has no thought, not even an empty one."""
+        """Tell whether a message has no empty thought, so that the template writes one by itself."""
         message = self._conversation.messages[number]
-        return not any(message.get(key) for key in REASONING_KEYS) and not empty_thought.search(content_text(message))
+        is_blank = (message.get(REASONING_KEYS[0]) or "x").isspace()
+        return not is_blank and not empty_thought.search(content_text(message))
 
     def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
         """Yield notes, each once: data that the template does not write, and text that teaches the model bad habits."""

@@ -64,8 +64,9 @@ _LIST_FILTERS = frozenset({"map", "reject", "rejectattr", "select", "selectattr"
 """Filters that yield the items of a list one at a time."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>", re.IGNORECASE)
 _CHANGES_CASE = re.compile(r"\b(?:upper|title|swapcase)\b")
-_PARTS = "[{'type': 'text'"
-"""Start of a list of parts as Python writes it."""
+_PARTS = ("[{'type': 'text'", '[{"type": "text"')
+"""Start of a list of parts as Python and JSON write it."""
+_WORD = re.compile(r"\w+")
 _ASKS_FOR_NULL = re.compile(r"\bcontent\W{0,2}\s+is\s+(?:not\s+)?none\b")
 _SHOWN_CHARACTERS = 1000
 _SEARCHED_CHARACTERS = 64
@@ -223,14 +224,15 @@ class ChatTemplate:
 
     def _refuse_mistakes(self, text: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]) -> None:
         """Refuse text that a template writes only by mistake: the repr of a list of parts, or an object's address."""
-        if " at 0x" not in (text.lower() if self._changes_case else text) and _PARTS not in text:
+        written = [start for start in _PARTS if start in text]
+        if not written and " at 0x" not in (text.lower() if self._changes_case else text):
             return
         record = json.dumps([*messages, variables], ensure_ascii=False)
         if any(address not in self._known_text and address not in record for address in {*_ADDRESS.findall(text)}):
             reason = "writes the address of an object in memory, which no output may depend on"
             raise RecordProblem("template-failed", f"the chat template {reason}")
-        if _PARTS in text and _PARTS not in record:
-            reason = "writes a content's parts as Python's list; join them in the record, or fix the template"
+        if any(start not in record for start in written):
+            reason = "writes a content's parts as a list; join them in the record, or fix the template"
             raise RecordProblem("template-failed", f"the chat template {reason}")
 
 
@@ -263,16 +265,16 @@ class SearchedText:
 def has_content(message: Mapping[str, Any], text: SearchedText) -> bool:
     """Tell whether a text contains the content of a message.
 
-    Contents of tools and contents with thoughts always count as present: a template may rewrite a tool's JSON and may
-    drop thoughts.
+    A tool's content counts as present if its longest word is, since a template may rewrite its JSON. A content with
+    thoughts always counts: a template may drop them.
     """
     content = message.get("content") or ""
     if isinstance(content, str) and content.strip() in text:  # a shortcut for almost all messages
         return True
     parts = [content] if isinstance(content, str) else [part["text"] for part in content]
-    return message["role"] in TOOL_ROLES or all(
-        part.strip() in text or any(find_thoughts(part, (THINK,))) for part in parts
-    )
+    if message["role"] in TOOL_ROLES:
+        return max(_WORD.findall(" ".join(parts)), key=len, default="") in text
+    return all(part.strip() in text or any(find_thoughts(part, (THINK,))) for part in parts)
 
 
 def _as_parts(content: Any) -> Any:  # noqa: ANN401 - a text or parts

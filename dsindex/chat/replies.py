@@ -79,11 +79,13 @@ class ReplyFinder:
         self._render, self._messages = render, messages
         self._replies = [number for number, message in enumerate(messages) if message["role"] == role]
         self._last_turn = last_turn([message["role"] for message in messages], role)
-        self._headers: dict[str, tuple[str, str]] = {}
+        self._headers: dict[str, tuple[str, str, str]] = {}
         self._tails: dict[tuple[object, ...], list[str]] = {}
-        has_parts = isinstance(messages[0].get("content"), list)
+        contents = [message["content"] for message in messages if message.get("content") and message["role"] == role]
+        has_parts = isinstance((contents or [messages[0].get("content")])[0], list)
         plain = {"role": role, "content": [{"type": "text", "text": "x"}] if has_parts else "x"}
         self._plain = plain, _mark(plain, 0)
+        """A reply without thoughts and calls, and the same with sentinels."""
 
     def find(self, rendered: Rendered) -> Rendered:
         """Return the text with the spans of its replies.
@@ -120,12 +122,16 @@ class ReplyFinder:
     def _check_reply(self, text: str, number: int, spans: list[Span], places: list[int]) -> list[Span]:
         """Return a reply's spans by the loop, without the header, if the sentinels agree with them."""
         where, message = f"message {number + 1}", self._messages[number]
-        header, prompt = self._find_header(number)
+        header, prompt, behind_loop = self._find_header(number)
         begin, end = spans[0].begin + len(header), spans[-1].end
         if number == len(self._messages) - 1:
+            rest = text[end:].strip()
+            repeats_text = rest and rest in behind_loop and not _WORD.fullmatch(rest)
+            if repeats_text or (header.strip() and header.strip() in rest):
+                raise _problem(f"{where}: behind it, the template writes a prompt for another reply: {_clip(rest)}")
             end = len(text)
             spans[-1] = spans[-1]._replace(end=end)
-        other_headers = [other_header for other_header, _ in self._headers.values() if other_header and not header]
+        other_headers = [other_header for other_header, *_ in self._headers.values() if other_header and not header]
         if not text.startswith(header, spans[0].begin) or any(text.startswith(other, begin) for other in other_headers):
             shown = text[spans[0].begin :][:_MAX_SHOWN]
             raise _problem(f"{where}: the generation prompt is {header!r}, but the template writes {shown!r}")
@@ -152,10 +158,13 @@ class ReplyFinder:
             )
         return spans
 
-    def _find_header(self, number: int) -> tuple[str, str]:
-        """Return the header before a reply, and the whole generation prompt that begins with it.
+    def _find_header(self, number: int) -> tuple[str, str, str]:
+        """Return the header before a reply, the generation prompt that begins with it, and all text behind the loop.
 
-        Both are cached by the role of the message before the reply.
+        They are cached by the role of the message before the reply.
+
+        Raises:
+            RecordProblem: If the template writes a header that is not in its generation prompt.
         """
         before = self._messages[:number]
         key = before[-1]["role"] if before else ""
@@ -164,8 +173,19 @@ class ReplyFinder:
             pairs = zip(pieces, prompt_pieces, strict=False)
             num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             prompt = "".join(text for text, _ in prompt_pieces[num_equal:])
+            last_pieces = [*takewhile(lambda piece: piece[1] is None and before, reversed(prompt_pieces))]
+            behind_loop = "".join(text for text, _ in reversed(last_pieces))
+            if not prompt.strip():  # the template ignores `add_generation_prompt`, or needs no header
+                plain_pieces = self._render_part([*before, self._plain[1]], False).pieces()
+                written = "".join(text for text, message in plain_pieces if message == number)
+                lead = _SENTINEL.split(written)[0]
+                if behind_loop.strip() and lead.startswith(behind_loop):
+                    prompt = behind_loop
+                elif _TAG.sub("", lead).strip():
+                    problem = f"the generation prompt is {prompt!r}, but the template writes {lead!r}"
+                    raise _problem(f"message {number + 1}: {problem}")
             opener = _OPENER.search(prompt)
-            self._headers[key] = prompt[: opener.start()] if opener else prompt, prompt
+            self._headers[key] = prompt[: opener.start()] if opener else prompt, prompt, behind_loop
         return self._headers[key]
 
     def _render_part(self, messages: Sequence[Message], with_prompt: bool) -> Rendered:

@@ -181,6 +181,12 @@ def test_reasoning_is_trained_masked_or_dropped(reasoning, expected, reply):
     assert ("who is up" in train("bytes").decode(whole.tokens)) is (reasoning != "drop")
 
 
+@pytest.mark.parametrize(("thought", "expected"), [(None, "you"), ("up", "you"), (" ", "<think></think>you")])
+def test_an_empty_thought_is_trained_on_only_if_the_record_has_it(thought, expected):
+    record = {"messages": [{"role": "user", "content": "Hi"}, {**THINKS, "reasoning_content": thought}]}
+    assert trained_of("", record, PLAIN.replace("m.content + eos_token", "'<think></think>' + m.content")) == expected
+
+
 NOTES = {
     "reasoning": (PLAIN, {"messages": [{"role": "user", "content": "Hi"}, THINKS]}, ("reasoning_content",)),
     "calls and tools": (
@@ -190,6 +196,12 @@ NOTES = {
         ("documents", "tool_calls", "tools"),
     ),
     "content": (PLAIN.replace("{{ m.content }}", ""), {}, ("content",)),
+    "a tool's result": (
+        PLAIN.replace("{{ m.content }}", "{{ m.content if m.role == 'user' }}"),
+        {"messages": [{"role": "user", "content": "Hi"}, {"role": "tool", "content": '"who"'},
+                      {"role": "assistant", "content": "Go"}]},
+        ("content",),
+    ),
     "tools of a message": (
         "{% for t in tools or [] %}{{ t }}{% endfor %}" + PLAIN,
         {"messages": [{"role": "system", "content": "by", "tools": [{"name": "f"}]}, {"role": "user", "content": "Hi"},

@@ -63,6 +63,8 @@ SHAPES = {
     "both role keys": ({"messages": [{"role": None, "from": "Human", "content": None, "value": "Hi"}]}, [USER]),
     "pairs of ms-swift": ({"conversation": [{"human": "Hi", "assistant": "Yo"}] * 2}, [USER, REPLY] * 2),
     "pairs of xtuner": ({"conversation": [{"system": "S", "input": "Hi", "output": "Yo"}]}, [SYSTEM, USER, REPLY]),
+    "pairs of Alpaca": ({"conversation": [{"instruction": "Add", "input": "1+1", "output": "Yo", "reasoning": "t"}]},
+                        [{"role": "user", "content": "Add\n\n1+1"}, {**REPLY, **THOUGHT}]),
     "lists of TRL": ({"prompt": [SYSTEM, USER], "completion": [REPLY]}, [SYSTEM, USER, REPLY]),
     "prompt and response": ({"prompt": "Hi", "response": "Yo"}, [USER, REPLY]),
     "query and response": ({"query": "Hi", "response": "Yo", "history": [["Hi", "Yo"]]}, [USER, REPLY] * 2),
@@ -146,8 +148,16 @@ def test_a_key_that_steers_what_is_trained_on_must_be_readable(key, value):
 
 
 def test_keys_that_are_ignored_are_noted():
-    record = {"question": "Hi", "answer": "Yo", "solution": "No", "context": "", "rejected": [USER], "thinking": "t"}
-    assert read(record).notes == ("answer", "rejected", "thinking")
+    record = {
+        "question": "Hi",
+        "answer": "Yo",
+        "solution": "No",
+        "context": "",
+        "rejected": [USER],
+        "thinking": "t",
+        "choices": ["Yo", "No"],
+    }
+    assert read(record).notes == ("answer", "choices", "rejected", "thinking")
     assert read({"messages": [SYSTEM, USER], "system": "S", "prompt": "Hi"}).notes == ()
     assert read({"messages": [SYSTEM, USER], "system": "other", "chosen": []}).notes == ("system",)
     assert read({"chosen": [USER], "rejected": [USER]}, turns_field="chosen").notes == ("rejected",)
@@ -174,6 +184,9 @@ def test_a_record_may_mask_a_role_as_in_nemo():
 
 def test_trained_replies_need_the_role_of_replies():
     assert read({"prompt": [USER, REPLY, USER], "completion": [REPLY]}).trained == {3}
+    assert read({"messages": [USER, REPLY] * 2, "only_last": True}).trained == {3}
+    pairs = [{"input": "Hi", "output": "Yo", "output_with_loss": is_trained} for is_trained in (False, True)]
+    assert read({"conversation": pairs}).trained == {3}
     bot, roles = {"role": "bot", "content": "x"}, {"user": "user", "bot": "Bot"}
     with pytest.raises(RecordProblem, match=r"message 2: .* its role 'Bot' is not the role of replies"):
         read({"messages": [USER, {**bot, "weight": 0}]}, role_mapping=roles)
@@ -241,6 +254,7 @@ BAD = {
     **{text: ({"messages": [{"role": "tool_call", "content": text}]}, "bad-call", "message 1.* tool call")
        for text in ("f()", "", '{"arguments": {}}', "[]", '{"name": "f"} and more', '"f"', "<tool_call>{}")},
     "image bytes": ({"messages": [USER], "image": {"bytes": 9, "path": None}}, "bad-field", "has `image`, but only"),
+    "image of a pair": ({"conversation": [{"input": "", "output": "", "image": "x"}]}, "bad-field", "2 has `image`"),
     **{key: ({"messages": [USER], key: ["x.jpg"]}, "bad-field", f"the record has `{key}`, but only text")
        for key in ("images", "image", "videos", "audios")},
 }  # fmt: skip
@@ -282,5 +296,5 @@ def test_variables_of_a_record_are_those_of_its_template():
     assert read({"messages": [USER], "tools": [], "documents": "[]"}).variables == {}  # as in TRL
     functions = [{"type": "function", "function": {"name": "f", "parameters": CITY}}]
     texts = [{"type": "function", "function": json.dumps({"name": "f", "parameters": json.dumps(CITY)})}]
-    for record in ({"tools": texts}, {"tools": functions}, {"functions": [functions[0]["function"]]}):
+    for record in ({"tools": texts}, {"available_tools": functions}, {"functions": [functions[0]["function"]]}):
         assert read({"messages": [USER], **record}).variables == {"tools": functions}

@@ -162,7 +162,8 @@ def test_content_has_the_form_that_the_template_reads(reads):
 
     contents = {"system": "be", "user": parts("a ", "more"), "assistant": parts("c"), "tool": parts("d ", "else")}
     messages = [{"role": role, "content": content} for role, content in contents.items()]
-    assert ChatTemplate(EACH + reads + END).render(messages).text == "s:be;u:a more;a:c;t:d else;"
+    template = ChatTemplate(EACH + reads + END, reply_role=None)
+    assert template.render(messages).text == "s:be;u:a more;a:c;t:d else;"
 
 
 def test_calls_and_tools_have_the_form_that_the_template_reads():
@@ -173,9 +174,10 @@ def test_calls_and_tools_have_the_form_that_the_template_reads():
         assert template.render(messages, tools=[{"name": "f"}]).text == "a:f;"
 
 
-def test_parts_that_a_template_would_write_as_a_list_of_python_are_refused():
-    reads = "{% if m.role == 'user' %}{% for p in m.content %}{{ p.text }}{% endfor %}{% else %}{{ m.content }}"
-    reads += "{% endif %}"
+@pytest.mark.parametrize("content", ["m.content", "m.content | tojson"])
+def test_parts_that_a_template_would_write_as_a_list_are_refused(content):
+    reads = "{% if m.role == 'user' %}{% for p in m.content %}{{ p.text }}{% endfor %}{% else %}{{ " + content
+    reads += " }}{% endif %}"
     with pytest.raises(RecordProblem, match="takes a text for a list of parts"):
         ChatTemplate(EACH + reads + END).render(MESSAGES)
 

@@ -86,6 +86,10 @@ WRITES = "{{ m.role[0] | upper }}:{{ m.content }}{% for c in m.tool_calls or [] 
 def test_calls_are_found_and_their_results_are_not_trained_on():
     text = marked(LOOP + WRITES + END, [U, CALL, RESULT, R])
     assert text == 'U:Hello?;A:«{"function": {"name": "f", "arguments": {"n": 1}}};»T:f;A:«Hello;»'
+    reads = "{% if m.role != 'tool' %}{{ m.role[0] if m.role == 'user' }}{{ '>' if loop.index == 4 }}"
+    reads += "{{ m.content or m.tool_calls[0].function.name }};{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    after_results = "{{ '>' if messages[-1].role == 'tool' }}"  # in any case, as in DeepSeek V3's template
+    assert marked(LOOP + reads + after_results, [U, CALL, RESULT, R]) == "uHello?;«f;»f>«Hello;»"
 
 
 def test_an_empty_reply_does_not_depend_on_the_replies_before_it():
@@ -106,6 +110,12 @@ REFUSED = {
         "a part of the conversation, which is needed to find replies: .* refuses the conversation: two"),
     "no-thought": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }};" + END.replace("'A:'", "'A:<think>'"),
         "opens a thought, but the template writes the reply without one"),
+    "no-prompt": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }};{% endfor %}",
+        "message 2: the generation prompt is '', but the template writes 'A:'"),
+    "prompt-in-any-case": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }};{% endfor %}A:",
+        "message 4: behind it, the template writes a prompt for another reply: 'A:'"),
+    "instruction-behind-the-loop": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }};{% endfor %}S:Act;"
+        "{% if add_generation_prompt %}A:{% endif %}", "writes a prompt for another reply: 'S:Act;'"),
     "question-in-reply": (LOOP + "{% if m.role == 'assistant' %}A:{{ messages[0].content }}{{ m.content }};{% endif %}"
         + END, r"message 2: it is 'Hello\?Hello;' by the template's loop, but 'Hello;' by its own texts"),
 }  # fmt: skip

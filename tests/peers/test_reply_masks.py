@@ -23,7 +23,7 @@ if SPEC is None:
 FOLDER = Path(SPEC.origin).parent / "chat_templates"
 NAMES = sorted(path.stem.removesuffix("_training") for path in FOLDER.glob("*_training.jinja"))
 NUM_CHATS = 500
-FREE = re.compile(r"\s+|<think>\s*</think>|<\|start\|>assistant|<｜Assistant｜>")
+FREE = re.compile(r"\s+|<think>\s*</think>|<\|start\|>assistant|<｜Assistant｜>|<｜tool▁outputs▁end｜>")
 MAY_REFUSE = {"deepseek_r1_distill", "deepseekv3", "diffusion_gemma", "glm4moe"}
 """The prompt of two opens a thought, which the template leaves out of replies; two write replies without an end."""
 
