@@ -87,7 +87,10 @@ MASKED_ROLE_KEY = "mask"
 """Key of a record that names the role whose turns are masked, as in NeMo's chat data."""
 LAST_ONLY_KEY = "only_last"
 """Key of a record that is true if only its last message is trained on, as in mistral-finetune's data."""
-MEDIA_KEYS = frozenset({"images", "image", "videos", "video", "audios", "audio", "image_url"})
+MEDIA_KEYS = frozenset({
+    *("image_url", "sound"),
+    *(name for kind in ("image", "video", "audio") for name in (kind, f"{kind}s", f"{kind}_path", f"{kind}_paths")),
+})  # fmt: skip
 VARIABLE_KEYS: Mapping[str, type] = {"enable_thinking": bool, "reasoning_effort": str}
 """Keys of a record that are passed as template variables, as in verl's data -> their types."""
 

@@ -187,6 +187,13 @@ def test_an_empty_thought_is_trained_on_only_if_the_record_has_it(thought, expec
     assert trained_of("", record, PLAIN.replace("m.content + eos_token", "'<think></think>' + m.content")) == expected
 
 
+CALLED = {
+    "messages": [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "who"}}]},
+    ],
+    "tools": [{"name": "who"}],
+}
 NOTES = {
     "reasoning": (PLAIN, {"messages": [{"role": "user", "content": "Hi"}, THINKS]}, ("reasoning_content",)),
     "calls and tools": (
@@ -195,6 +202,8 @@ NOTES = {
             {"function": {"name": "weather"}}]}], "tools": [{"name": "weather"}], "documents": [{"text": "page"}]},
         ("documents", "tool_calls", "tools"),
     ),
+    "calls of tools": ("who" + PLAIN, CALLED, ("tool_calls",)),
+    "tools of calls": (PLAIN.replace("m.content + eos_token", "m.tool_calls[0].function.name"), CALLED, ("tools",)),
     "content": (PLAIN.replace("{{ m.content }}", ""), {}, ("content",)),
     "a tool's result": (
         PLAIN.replace("{{ m.content }}", "{{ m.content if m.role == 'user' }}"),

@@ -256,7 +256,7 @@ BAD = {
     "image bytes": ({"messages": [USER], "image": {"bytes": 9, "path": None}}, "bad-field", "has `image`, but only"),
     "image of a pair": ({"conversation": [{"input": "", "output": "", "image": "x"}]}, "bad-field", "2 has `image`"),
     **{key: ({"messages": [USER], key: ["x.jpg"]}, "bad-field", f"the record has `{key}`, but only text")
-       for key in ("images", "image", "videos", "audios")},
+       for key in ("images", "image", "videos", "audios", "video_path", "image_paths", "sound")},
 }  # fmt: skip
 
 
