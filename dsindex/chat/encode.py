@@ -39,7 +39,7 @@ from dsindex.chat.conversations import (
 )
 from dsindex.chat.rendering import ChatTemplate, SearchedText, has_content
 from dsindex.chat.statistics import explain_note, fingerprint_content
-from dsindex.chat.thoughts import find_tag_pairs, find_thoughts, has_other_tags, skip_blanks
+from dsindex.chat.thoughts import add_first_pair, find_tag_pairs, find_thoughts, has_other_tags, skip_blanks
 from dsindex.chat.tokens import (
     ChatTokenizer,
     FastTexts,
@@ -395,10 +395,11 @@ class _ChatPrompt:
 
     def _find_reasoning_spans(self, text: str, begin: int, end: int, number: int | None) -> Iterator[CharacterSpan]:
         """Yield the spans of reasoning, including its tags and the blanks after it."""
-        spans = [*find_thoughts(text, self._encoder.tag_pairs, begin, end)]
         message = {} if number is None else self._conversation.messages[number]
         thought = (message.get(REASONING_KEYS[0]) or "").strip()
         content = content_text(message)
+        pairs = add_first_pair(self._encoder.tag_pairs, content, 0, len(content))  # a template may write text before it
+        spans = [*find_thoughts(text, pairs, begin, end)]
         # Count occurrences: a template may leave the thought out while the answer repeats its words.
         if thought and text.count(thought, begin, end) > content.count(thought):
             thought_begin = text.find(thought, begin, end)

@@ -181,6 +181,12 @@ def test_reasoning_is_trained_masked_or_dropped(reasoning, expected, reply):
     assert ("who is up" in train("bytes").decode(whole.tokens)) is (reasoning != "drop")
 
 
+def test_a_thought_in_tags_of_another_family_is_masked_behind_text_of_the_template():
+    record = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "[THINK]up[/THINK]you"}]}
+    template = PLAIN.replace("m.content + eos_token", "'who' + m.content")
+    assert trained_of("reasoning: mask", record, template) == "whoyou"
+
+
 @pytest.mark.parametrize(("thought", "expected"), [(None, "you"), ("up", "you"), (" ", "<think></think>you")])
 def test_an_empty_thought_is_trained_on_only_if_the_record_has_it(thought, expected):
     record = {"messages": [{"role": "user", "content": "Hi"}, {**THINKS, "reasoning_content": thought}]}
