@@ -48,7 +48,10 @@ CONTEXT_KEYS = ("input", "context")
 """Keys of texts that are appended to an `instruction`, as in Alpaca and Dolly."""
 UNREAD_CONTEXT_KEYS = ("article", "choices", "options")
 """Keys of a question's context that are ignored; a record that has one gets a note."""
-IGNORED_KEYS = ("chosen", "rejected", "rejected_response", "rejected_messages", "tool_choice", "parallel_tool_calls")
+IGNORED_KEYS = (
+    *("chosen", "rejected", "rejected_response", "rejected_messages", "tool_choice", "parallel_tool_calls"),
+    *("instructions", "system_message", "unmask"),
+)
 """Keys of a record that other trainers read and dsindex ignores; a record that has one gets a note."""
 ROLE_KEYS = ("role", "from")
 TEXT_KEYS = ("content", "value")
@@ -87,7 +90,10 @@ MASKED_ROLE_KEY = "mask"
 """Key of a record that names the role whose turns are masked, as in NeMo's chat data."""
 LAST_ONLY_KEY = "only_last"
 """Key of a record that is true if only its last message is trained on, as in mistral-finetune's data."""
-MEDIA_KEYS = frozenset({"images", "image", "videos", "video", "audios", "audio", "image_url"})
+MEDIA_KEYS = frozenset({
+    *("image_url", "sound"),
+    *(name for kind in ("image", "video", "audio") for name in (kind, f"{kind}s", f"{kind}_path", f"{kind}_paths")),
+})  # fmt: skip
 VARIABLE_KEYS: Mapping[str, type] = {"enable_thinking": bool, "reasoning_effort": str}
 """Keys of a record that are passed as template variables, as in verl's data -> their types."""
 
@@ -105,7 +111,7 @@ _NEVER_TRAINED = frozenset({"user", "system", "developer", *TOOL_ROLES})
 _UNPASSED_KEYS = frozenset({*ROLE_KEYS, *LEARN_KEYS, *SPAN_KEYS, *MEDIA_KEYS})
 """Keys of a turn that are not copied to the message."""
 _IGNORED_KEYS = frozenset({*IGNORED_KEYS, *SYSTEM_KEYS})
-_IGNORED_BESIDE_TURNS = _IGNORED_KEYS | {"history"}
+_IGNORED_BESIDE_TURNS = _IGNORED_KEYS | {"history", *TURN_KEYS}
 _VARIABLE_SOURCES = frozenset({"documents", *TOOL_KEYS, "functions", "chat_template_kwargs", *VARIABLE_KEYS})
 _PART_KEYS = ("text", *TEXT_KEYS, "thinking")
 _NO_CALL = frozenset({"auto", "none"})

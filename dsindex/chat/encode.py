@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -39,7 +39,7 @@ from dsindex.chat.conversations import (
 )
 from dsindex.chat.rendering import ChatTemplate, SearchedText, has_content
 from dsindex.chat.statistics import explain_note, fingerprint_content
-from dsindex.chat.thoughts import find_tag_pairs, find_thoughts, has_other_tags, skip_blanks
+from dsindex.chat.thoughts import add_first_pair, find_tag_pairs, find_thoughts, has_other_tags, skip_blanks
 from dsindex.chat.tokens import (
     ChatTokenizer,
     FastTexts,
@@ -337,7 +337,8 @@ class _ChatPrompt:
         rendered = self._template.render([messages[number] for number in numbers], **self._conversation.variables)
         spans = list(self._find_spans(rendered, numbers))
         if chosen is None:
-            self.notes = (*self.notes, *self._find_notes(rendered.text, spans))
+            first_reply = rendered.spans[0].begin if rendered.spans else len(rendered.text)
+            self.notes = (*self.notes, *self._find_notes(rendered.text, spans, first_reply))
         return MarkedText.of(rendered.text, spans)
 
     def exchanges(self) -> list[list[int]]:
@@ -394,10 +395,11 @@ class _ChatPrompt:
 
     def _find_reasoning_spans(self, text: str, begin: int, end: int, number: int | None) -> Iterator[CharacterSpan]:
         """Yield the spans of reasoning, including its tags and the blanks after it."""
-        spans = [*find_thoughts(text, self._encoder.tag_pairs, begin, end)]
         message = {} if number is None else self._conversation.messages[number]
         thought = (message.get(REASONING_KEYS[0]) or "").strip()
         content = content_text(message)
+        pairs = add_first_pair(self._encoder.tag_pairs, content, 0, len(content))  # a template may write text before it
+        spans = [*find_thoughts(text, pairs, begin, end)]
         # Count occurrences: a template may leave the thought out while the answer repeats its words.
         if thought and text.count(thought, begin, end) > content.count(thought):
             thought_begin = text.find(thought, begin, end)
@@ -411,7 +413,7 @@ class _ChatPrompt:
         is_blank = (message.get(REASONING_KEYS[0]) or "x").isspace()
         return not is_blank and not empty_thought.search(content_text(message))
 
-    def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
+    def _find_notes(self, text: str, spans: Sequence[CharacterSpan], first_reply: int) -> Iterator[str]:
         """Yield notes, each once: data that the template does not write, and text that teaches the model bad habits."""
         variables = self._conversation.variables
         unread_names = variables.keys() - _HAS_VARIABLE.keys() - self._template.names
@@ -426,6 +428,9 @@ class _ChatPrompt:
         for name in _HAS_VARIABLE.keys() & variables:
             if not _HAS_VARIABLE[name](variables[name], texts[name]):
                 notes.add(name)
+        if "tools" in variables:
+            calls = [call for message in self._conversation.messages for call in message.get("tool_calls", ())]
+            notes |= _find_unwritten_names(calls, variables["tools"], text, first_reply)
         yield from sorted(notes)
         if _has_quoted_arguments(self._conversation.messages, text):
             yield QUOTED_ARGUMENTS
@@ -444,7 +449,21 @@ class _ChatPrompt:
 
 
 def _has_names(items: Sequence[dict[str, Any]], text: SearchedText) -> bool:
-    return all(str(function_of(item).get("name", "")) in text for item in items)
+    return all(name in text for name in _names_of(items))
+
+
+def _names_of(items: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the names of tools or calls."""
+    return [str(function_of(item).get("name", "")) for item in items]
+
+
+def _find_unwritten_names(
+    calls: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], text: str, first_reply: int
+) -> set[str]:
+    """Return `tool_calls` or `tools` if a text has the names only once, for the tools or for their calls."""
+    num_calls = Counter(_names_of(calls))
+    names = [name for name in num_calls.keys() & _names_of(tools) if 0 < text.count(name) <= num_calls[name]]
+    return {"tool_calls" if text.find(name) < first_reply else "tools" for name in names}
 
 
 def _has_quoted_arguments(messages: Sequence[Message], text: str) -> bool:

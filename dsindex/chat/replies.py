@@ -152,7 +152,8 @@ class ReplyFinder:
             raise _problem(
                 f"{where}: it is {_clip(by_loop)} by the template's loop, but {_clip(by_sentinels)} by its own texts"
             )
-        if not any(tail.strip() for tail in self._find_tails(*self._plain, header, prompt)):
+        is_open = "tool_calls" not in message and not text[last:end].strip()
+        if is_open or not any(tail.strip() for tail in self._find_tails(*self._plain, header, prompt)):
             raise _problem(
                 f"{where}: the template writes nothing that ends a reply, so a model would not learn to stop"
             )

@@ -75,9 +75,7 @@ def find_thoughts(
     [(0, 9), (10, 18)]
     """
     end = len(text) if end is None else end
-    first = skip_blanks(text, begin, end)
-    foreign_pairs = [pair for pair in TAG_PAIRS if pair not in pairs and text.startswith(pair[0], first, end)]
-    tags, closing_tags = _compile(pairs + tuple(foreign_pairs))
+    tags, closing_tags = _compile(add_first_pair(pairs, text, begin, end))
     while match := tags.search(text, begin, end):
         family, is_close = divmod((match.lastindex or 1) - 1, 2)
         if is_close:
@@ -87,6 +85,12 @@ def find_thoughts(
         close = closing_tags[family].search(text, match.end(), end)
         begin = close.end() if close else end
         yield match.start(), begin
+
+
+def add_first_pair(pairs: tuple[TagPair, ...], text: str, begin: int, end: int) -> tuple[TagPair, ...]:
+    """Return the tags in use, and the tags of another family if a reply begins with one."""
+    first = skip_blanks(text, begin, end)
+    return pairs + tuple(pair for pair in TAG_PAIRS if pair not in pairs and text.startswith(pair[0], first, end))
 
 
 def skip_blanks(text: str, begin: int, end: int) -> int:

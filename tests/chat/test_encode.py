@@ -181,12 +181,25 @@ def test_reasoning_is_trained_masked_or_dropped(reasoning, expected, reply):
     assert ("who is up" in train("bytes").decode(whole.tokens)) is (reasoning != "drop")
 
 
+def test_a_thought_in_tags_of_another_family_is_masked_behind_text_of_the_template():
+    record = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "[THINK]up[/THINK]you"}]}
+    template = PLAIN.replace("m.content + eos_token", "'who' + m.content")
+    assert trained_of("reasoning: mask", record, template) == "whoyou"
+
+
 @pytest.mark.parametrize(("thought", "expected"), [(None, "you"), ("up", "you"), (" ", "<think></think>you")])
 def test_an_empty_thought_is_trained_on_only_if_the_record_has_it(thought, expected):
     record = {"messages": [{"role": "user", "content": "Hi"}, {**THINKS, "reasoning_content": thought}]}
     assert trained_of("", record, PLAIN.replace("m.content + eos_token", "'<think></think>' + m.content")) == expected
 
 
+CALLED = {
+    "messages": [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "who"}}]},
+    ],
+    "tools": [{"name": "who"}],
+}
 NOTES = {
     "reasoning": (PLAIN, {"messages": [{"role": "user", "content": "Hi"}, THINKS]}, ("reasoning_content",)),
     "calls and tools": (
@@ -195,6 +208,8 @@ NOTES = {
             {"function": {"name": "weather"}}]}], "tools": [{"name": "weather"}], "documents": [{"text": "page"}]},
         ("documents", "tool_calls", "tools"),
     ),
+    "calls of tools": ("who" + PLAIN, CALLED, ("tool_calls",)),
+    "tools of calls": (PLAIN.replace("m.content + eos_token", "m.tool_calls[0].function.name"), CALLED, ("tools",)),
     "content": (PLAIN.replace("{{ m.content }}", ""), {}, ("content",)),
     "a tool's result": (
         PLAIN.replace("{{ m.content }}", "{{ m.content if m.role == 'user' }}"),

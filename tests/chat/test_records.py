@@ -160,9 +160,11 @@ def test_keys_that_are_ignored_are_noted():
     assert read(record).notes == ("answer", "choices", "rejected", "thinking")
     assert read({"messages": [SYSTEM, USER], "system": "S", "prompt": "Hi"}).notes == ()
     assert read({"messages": [SYSTEM, USER], "system": "other", "chosen": []}).notes == ("system",)
-    assert read({"chosen": [USER], "rejected": [USER]}, turns_field="chosen").notes == ("rejected",)
+    ignored = {"instructions": "S", "unmask": True}
+    assert read({"chosen": [USER], **ignored}, turns_field="chosen").notes == ("instructions", "unmask")
     assert read({"messages": [REPLY, USER], "output": "Yo", "history": [["Hi", "Yo"]]}).notes == ("history", "output")
-    assert read({"messages": [USER, REPLY], "response": "Yo"}).notes == ()
+    assert read({"messages": [USER, REPLY], "response": "Yo", "conversation": []}).notes == ()
+    assert read({"messages": [USER, REPLY], "conversations": TURNS * 2}).notes == ("conversations",)
 
 
 def test_keys_must_agree_that_a_turn_is_trained_on():
@@ -256,7 +258,7 @@ BAD = {
     "image bytes": ({"messages": [USER], "image": {"bytes": 9, "path": None}}, "bad-field", "has `image`, but only"),
     "image of a pair": ({"conversation": [{"input": "", "output": "", "image": "x"}]}, "bad-field", "2 has `image`"),
     **{key: ({"messages": [USER], key: ["x.jpg"]}, "bad-field", f"the record has `{key}`, but only text")
-       for key in ("images", "image", "videos", "audios")},
+       for key in ("images", "image", "videos", "audios", "video_path", "image_paths", "sound")},
 }  # fmt: skip
 
 

@@ -102,6 +102,8 @@ def test_an_empty_reply_does_not_depend_on_the_replies_before_it():
 
 REFUSED = {
     "no-end": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }}" + END, "nothing that ends a reply"),
+    "end-of-the-last": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }}{{ ';' if loop.last }}" + END,
+        "message 2: the template writes nothing that ends a reply"),
     "no-loop": ("U:{{ messages[0].content }}A:{{ messages[1].content }};{{ messages[3].content }}", "it in a loop"),
     "other-end": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }}{{ '!' if loop.last else ';' }}" + END, "'Hello!'"),
     "other-text": (LOOP + "{{ m.role[0] | upper }}:{{ m.content | length }};" + END, "changes the texts"),
