@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from dsindex.errors import UsageError
 from dsindex.megatron.pretrain_command import TOKENIZER_NAMES
-from dsindex.options.common import ExecutorConfig, OptionalPath, OptionalShare, Output, Size, TextConfig
+from dsindex.options.common import ExecutorConfig, OptionalPath, OptionalShare, Output, Size, TextConfig, Tokenizer
 from dsindex.options.index import IndexBasics, IndexConfig
-from dsindex.options.model import Options, Parsed, option, options_of
+from dsindex.options.model import Options, Parsed, option, options_of, refusing_options
 from dsindex.store.urls import refuse_address
 
 if TYPE_CHECKING:
@@ -65,6 +65,9 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     group: ClassVar = "input and output"
     output_prefix: Output = option("P")
     """Outputs are named P_KEY_document.*, on a disk or in a bucket (s3://, gs://)."""
+    tokenizer_model: Tokenizer = option("PATH", group="tokenizer", alias="tokenizer")
+    """A tokenizer.json or its folder, a SentencePiece .model, a tiktoken file, or a name in the Hugging Face cache or
+    Hub, such as gpt2 or ORG/NAME@REVISION."""
     json_keys: Parsed[str | tuple[str, ...] | list[str], tuple[str, ...]] = option("KEY", default=("text",))
     """Keys whose text is tokenized, each into a dataset of its own: names, alternative names ('text|content'), paths
     (.meta.text) or jq expressions (NAME=.a + .b) (default: text)."""
@@ -167,12 +170,13 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
             vocabulary_size: Token ids must be smaller than this; None if it is not known.
 
         Raises:
-            InputError: If a jq program does not compile, or uses a part of jq that is not allowed.
+            UsageError: If a jq program does not compile, or uses a part of jq that is not allowed.
         """
         from dsindex.text.selection import open_selection
 
         size = None if self.token_ids is None else vocabulary_size
-        return open_selection(self.keys, where=self.where, join=self.join, vocabulary_size=size)
+        with refusing_options():
+            return open_selection(self.keys, where=self.where, join=self.join, vocabulary_size=size)
 
     def index_config(self, prefix: str) -> IndexConfig | None:
         """Return the options of a dataset's index caches; None if none are requested."""
