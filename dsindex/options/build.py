@@ -64,7 +64,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
 
     group: ClassVar = "input and output"
     output_prefix: Output = option("P")
-    """Outputs are named P_KEY_document.*, on a disk or in a bucket (s3://, gs://)."""
+    """Outputs are named P_KEY_document.*, on a disk or in a bucket (s3://, gs://, az://)."""
     tokenizer_model: Tokenizer = option("PATH", group="tokenizer", alias="tokenizer")
     """A tokenizer.json or its folder, a SentencePiece .model, a tiktoken file, or a name in the Hugging Face cache or
     Hub, such as gpt2 or ORG/NAME@REVISION."""
@@ -99,7 +99,8 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     def _check_agreement(self) -> None:
         """Check shares, keys and names."""
         if self.hold_out is not None and self.hold_out >= (self.sample or 1.0):
-            raise ValueError(f"--hold-out {self.hold_out} leaves nothing to train on")
+            share = "" if self.sample is None else f" of --sample {self.sample}"
+            raise ValueError(f"--hold-out {self.hold_out} leaves nothing{share} to train on")
         if self.token_ids is not None and self._parsed_keys[0].program is not None:
             msg = f"--token-ids: {self.token_ids!r} is a jq expression; only a name or a path such as .meta.ids works"
             raise ValueError(msg)

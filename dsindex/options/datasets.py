@@ -62,7 +62,7 @@ class MergeConfig(WorkConfig):
     input: TextDatasets = option("PREFIX", kw_only=False)
     """Datasets in the order of the output: paths without .bin and .idx, on a disk or in object stores."""
     output_prefix: Output = option("P")
-    """Writes P.bin and P.idx, on a disk or in a bucket (s3://, gs://)."""
+    """Writes P.bin and P.idx, on a disk or in a bucket (s3://, gs://, az://)."""
     shuffle_documents: int | None = option("SEED", default=None, excludes=("replace", "keep_shards", "work_dir"))
     """Write the documents in a random order, for readers that keep the order; P is on a disk and gets no manifest."""
 

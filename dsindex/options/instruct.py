@@ -28,7 +28,7 @@ class InstructConfig(RecordsConfig):
     """YAML file that says how records become prompts; its section `job` may hold the options below (default: the
     tokenizer's own chat template)."""
     output_prefix: Output = option("P", default=...)
-    """Outputs are named P_text_document.*, P_loss_mask.* and so on, on a disk or in a bucket (s3://, gs://)."""
+    """Outputs are named P_text_document.*, P_loss_mask.* and so on, on a disk or in a bucket (s3://, gs://, az://)."""
     seq_length: int | None = option("L", default=None, ge=2, le=2**27)
     """Pack conversations into blocks of L tokens. Also sets max_length if CONFIG does not."""
     pad_to_multiple: int = option("N", default=1, ge=1, le=2**20, needs=("seq_length",))
@@ -86,8 +86,9 @@ class InstructFlags(InstructConfig):
     each split has its own files: P_train_text_document, and so on.
 
     CONFIG says how records become prompts and which text is trained on (special_tokens, message_construction,
-    loss_masking_jq_patterns, or a chat template). Without it, the tokenizer's own chat template is used. The options
-    below can also be set in its section `job`, with underscores for dashes; flags override it.
+    loss_masking_jq_patterns, or a chat template). Without it, the tokenizer's own chat template is used. Its
+    section `job` may hold the options below, except --show and --dry-run, with underscores for dashes; flags override
+    it.
 
     Rerun the command to continue after an interruption.
 

@@ -42,7 +42,7 @@ class PackConfig(TextConfig):
     group: ClassVar = "input and output"
     output_prefix: Output = option()
     output: Annotated[Path, _parse_pbin_path] = option("FILE.pbin")
-    """File to write, on a disk or in a bucket (s3://, gs://)."""
+    """File to write, on a disk or in a bucket (s3://, gs://, az://)."""
     jq_pattern: str = option("JQ", default=".text")
     """jq expression for the text of a record; anything but a single key runs jq, which is slower (default: .text)."""
     pbin_era: PbinEra = option(default="current")
