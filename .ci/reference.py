@@ -17,14 +17,14 @@ HEAD = """\
 
 This page is generated from the option models by `make docs`; do not edit it.
 
-Every option is a flag, a key of the YAML file of `--config`, and an argument of the Python function. Flags may be
-written with underscores. Flags on the command line override the file. `dsindex COMMAND -h` lists the common options.
+Every option is a flag, a key of the YAML file of `--config`, and an argument of the Python function; those in the last
+table are flags only. Flags may have underscores, and override the file. `dsindex COMMAND -h` lists the common options.
 """
 
 
 def make_reference():
     """Return the page."""
-    return "\n".join([HEAD, *map(_command, COMMANDS), _options("Options of every command", options_of(EveryCommand))])
+    return "\n".join([HEAD, *map(_command, COMMANDS), _options("Flags of every command", options_of(EveryCommand))])
 
 
 def _command(command):
@@ -56,7 +56,8 @@ def _options(title, options, description=None):
         values = f" {option.metavar or choices}" if (option.metavar or choices) and not option.positional else ""
         flags = f"`{flag}{values}`" + (f", `{option.short}`" if option.short else "")
         required = " Required." if option.default is ... else ""
-        rows.append(f"| {_cell(flags)} | `{name}` | {_cell(option.help)}{required} |")
+        key = "" if name in options_of(EveryCommand) else f"`{name}`"
+        rows.append(f"| {_cell(flags)} | {key} | {_cell(option.help)}{required} |")
     return "\n".join([*rows, ""])
 
 

@@ -43,6 +43,8 @@ RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 
 _FOLDER = "templates"
 _SUFFIX = ".jinja"
+_KIND_NAMES = {"int": "an integer", "bool": "true or false", "str": "text", "array": "a list", "object": "a mapping"}
+"""Type in a message of msgspec → the same in a sentence."""
 
 
 def template_names() -> list[str]:
@@ -301,6 +303,9 @@ def _explain_problem(problem: str) -> str:
         message = f"{enum_match[1]!r} is not one of {', '.join(values[:-1])} or {values[-1]}"
     if message == "Invalid RFC3339 encoded date":
         message = "not a date such as 2026-01-31"
-    if message.startswith("Expected"):
-        message = message.replace("Expected", "expected", 1).replace("`", "")
+    type_match = re.fullmatch(r"Expected `([^`]*)`(.*?)(?:, \w+ `(.*)`)?", message)
+    if type_match is not None:
+        kinds = " or ".join(_KIND_NAMES.get(kind, kind) for kind in type_match[1].split(" | ") if kind != "null")
+        given_kind = type_match[3] and f", not {_KIND_NAMES.get(type_match[3], type_match[3])}"
+        message = f"must be {kinds}{type_match[2]}{given_kind or ''}"
     return f"{name}: {message}" if name else message

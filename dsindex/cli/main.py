@@ -32,8 +32,16 @@ COLOURS = {"error": 31, "warning": 33, "interrupted": 33, "terminated": 33, "hin
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-FILE_COMMANDS = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct"})
+FILE_COMMANDS = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct", "report"})
 """Commands that succeed once their files are complete, even if the summary cannot be printed."""
+PRINTING_OPTIONS = ("dry_run", "show", "explain")
+"""Options with which such a command writes no files."""
+CHOOSING_OPTIONS = {
+    "build": ("estimate", "dry_run"),
+    "instruct": ("show_conversations", "show", "dry_run"),
+    "pack": ("join_packed", "merge"),
+}
+"""Command → another function, and the options that choose it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [*words[len(leading) :][:1], *leading, *words[len(leading) + 1 :]]  # flags may precede the command
     command = words[0] if words[:1] and words[0] in COMMANDS else None
     options: argparse.Namespace | None = None
+    file_command: str | None = None
     try:
         with stop_on_signals():
             if command is None and words and not words[0].startswith("-"):
@@ -65,7 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if ignored := getattr(options, "ignored", None):
                 _say("note", f"these flags have no effect here: {', '.join(ignored)}")
             job = {"command": words[end + 1 :]} if end < len(words) else {}  # the words after --
-            result = run(command, read_values(options) | job)
+            values = read_values(options) | job
+            file_command = None if any(map(values.get, PRINTING_OPTIONS)) else command
+            result = run(command, values)
             if options.as_json:
                 sys.stdout.write(encode_json(as_plain(result), newline=True, ascii_only=True).decode())
             else:
@@ -80,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - every exception becomes a message
         return _fail(options, error)
-    return _finish_output(command, code)
+    return _finish_output(file_command, code)
 
 
 def run(command: str, values: dict[str, Any]) -> object:
@@ -88,12 +99,10 @@ def run(command: str, values: dict[str, Any]) -> object:
     from dsindex.commands import api as functions  # slow to import
 
     name = "build_index" if command == "index" else command.replace("-", "_")
-    if command == "build" and values.pop("dry_run", False):
-        name = "estimate"
-    elif command == "instruct" and ("show" in values or "dry_run" in values):
-        name = "show_conversations"
-    elif command == "pack" and "merge" in values:
-        name = "join_packed"
+    other_name, *choosing_options = CHOOSING_OPTIONS.get(command, (name,))
+    chosen = {option: value for option in choosing_options if (value := values.pop(option, None))}
+    if chosen:
+        name, values = other_name, values | chosen
     elif "progress" in options_of(load_model(command)):
         values["progress"] = True
     return getattr(functions, name).command(**values)

@@ -44,7 +44,6 @@ COMMON_OPTIONS = frozenset({
 """Options that `-h` lists if a command has more than SCREENFUL; names of fields of any model."""
 HINTS = {"--split-sentences": "give a list of sentences as the text of a record, and each becomes a sequence"}
 PLAINER_MESSAGES = {
-    r"the following arguments are required: (.*)": r"\1 is required",
     r"(\S+): ignored explicit argument .*": r"\1 takes no value",
     r"ambiguous option: (\S+) could match (.*)": r"\1 could be \2",
     r"invalid choice: (\S+) \(choose from (.*)\)": r"\1 is not one of \2",
@@ -185,12 +184,13 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options], is_brie
             groups[title] = parser.add_argument_group(title, None if is_brief else GROUP_DESCRIPTIONS.get(title))
         suffix = " (required)" if field.default is ... and not field.positional else ""
         is_hidden = is_brief and (name not in COMMON_OPTIONS or name in last)
-        groups[title].add_argument(
+        action = groups[title].add_argument(
             *((name,) if field.positional else filter(None, (field.short, flag_of(name, field)))),
             default=None,
             help=argparse.SUPPRESS if is_hidden else (field.help + suffix).replace("%", "%%"),
             **_argument_settings(name, field),
         )
+        action.required = False  # the model requires it; --config may have it
 
 
 def _is_essential(option: Option) -> bool:

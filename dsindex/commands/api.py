@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args
 
 from dsindex.errors import DsindexError, UsageError
-from dsindex.options.build import BuildConfig
+from dsindex.options.build import BuildConfig, BuildFlags
 from dsindex.options.common import ExecutorConfig
 from dsindex.options.datasets import (
     ConvertCommand,
@@ -221,7 +221,7 @@ def build(config: BuildConfig, reporter: Reporter) -> BuildResult:
     return run_build(config, reporter=reporter)
 
 
-@takes(BuildConfig)
+@takes(BuildFlags)
 def estimate(config: BuildConfig, _: Reporter) -> EstimateResult:
     """Estimate the size of a build, as `dsindex build --dry-run` does."""
     from dsindex.commands.build import estimate_build

@@ -122,6 +122,10 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     for folder in options.cache:
         folder_splits, folder_findings = read_drawn_splits(folder, partial(_lengths_of, datasets))
         splits, findings = [*splits, *folder_splits], [*findings, *folder_findings]
+    folder = os.path.dirname(os.path.abspath(options.output))
+    make_folder(folder)
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"{folder}: cannot be written", hint="choose a folder that you may write to")
     sizes = [0 if dataset.documents is None else len(dataset.documents.tokens) for dataset in datasets]
     reporter.stage("read", total=sum(sizes), unit="tokens")
     shown_numbers = set(sorted(range(len(sizes)), key=lambda number: -sizes[number])[:SHOWN_SECTIONS])
@@ -143,7 +147,6 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
         notes=[*([] if validation_note is None else [validation_note]), *([hidden_note] if hidden_sections else [])],
         tables=[*map(_show_split, splits), *([_show_datasets(sections)] if title_end else [])],
     )
-    make_folder(os.path.dirname(options.output) or ".")
     with atomic_writer(options.output) as file:
         file.write(page)
     return ReportResult(output=options.output, size_bytes=len(page), datasets=sections, findings=tuple(findings))

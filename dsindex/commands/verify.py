@@ -69,8 +69,8 @@ _SUFFIXES: dict[KindName, tuple[str, ...]] = {
 }
 """The files of each kind that is verified."""
 _HINTS = {
-    "instruction data": "; verify its _text_document and its _loss_mask",
-    "index cache": "; verify its dataset, with --cache",
+    "instruction data": "verify its _text_document and its _loss_mask",
+    "index cache": "verify its dataset, with --cache",
 }
 PIECE_TOKENS, CHUNK_TOKENS = 1 << 26, 1 << 21
 """Tokens that one call reads, and tokens that it holds in memory at once."""
@@ -103,11 +103,11 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
         missing = CheckResult(name="the dataset is there", findings=(error.sentence,))
         return VerifyReport(path=path, kind=None, checks=(missing,))
     if detected.kind not in _SUFFIXES:
-        kind = f"{detected.kind}{_HINTS.get(detected.kind, '')}"
-        raise InputError(f"{path}: neither .bin and .idx nor a .pbin, but {kind}")
+        problem = f"neither .bin and .idx nor a .pbin, but: {detected.kind}"
+        raise InputError(f"{path}: {problem}", hint=_HINTS.get(detected.kind))
     results, notes = list[CheckResult](), list[str]()
     manifest = _read_manifest(detected, results, notes)
-    source = open_source(detected, manifest, config) if config.against_source else None
+    source = open_source(detected, manifest, config) if config.against_source and not results else None
     counts = _read_structure(detected, manifest, results)
     if counts is not None and manifest is not None:
         results += _compare_counts(detected, counts, manifest)
@@ -313,7 +313,7 @@ def find_difference(path: str, other_path: str) -> list[str]:
     pair = [detect_dataset(dataset_path) for dataset_path in (path, other_path)]
     for detected, named_path in zip(pair, (path, other_path), strict=True):
         if detected.kind not in {"MMIDIDX", "pbin"}:
-            raise InputError(f"{named_path}: neither .bin and .idx nor a .pbin, but {detected.kind}")
+            raise InputError(f"{named_path}: neither .bin and .idx nor a .pbin, but: {detected.kind}")
     try:
         left, right = (open_documents(detected, check=True) for detected in pair)
     except FormatError as error:

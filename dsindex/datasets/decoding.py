@@ -54,7 +54,7 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
 
     if not isinstance(tokenizer, Tokenizer):
         if not hasattr(tokenizer, "decode"):
-            raise TypeError(f"tokenizer: a {type(tokenizer).__name__} is no path and has no decode()")
+            raise TypeError(f"tokenizer: {type(tokenizer).__name__} is not a path, and has no decode()")
         return str(tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))
     largest_id = int(token_ids.max()) if token_ids.size else 0
     # A vocabulary may have holes, so an id may be larger than the number of tokens.

@@ -441,7 +441,7 @@ def find_unwritten(files: CacheFiles, contents: Sequence[Content], record: Cache
         return writes if recorded not in (None, new_record) else []  # another program's cache gets no record
     for name, old, new in zip(names, old_states, states, strict=True):
         if old not in (None, new, *(recorded.files.get(name, ()) if recorded is not None else ())):
-            problem = "another program's file is here, which does not match these data and options"
+            problem = "damaged, or another program's file: it does not match these data and options"
             hint = "a training job would use it as it is: move it away, or choose another folder for the cache"
             raise OutputError(f"{os.path.join(os.path.dirname(files.stem), name)}: {problem}", hint=hint)
     return [*zip(files.paths, contents, strict=True), *writes]

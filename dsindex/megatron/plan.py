@@ -525,7 +525,7 @@ class _Planner:
         lengths = [cache.num_samples for cache in datasets]
         if 0 in lengths:
             name, hint = datasets[lengths.index(0)].name, "leave the dataset out, or give the split a larger share"
-            raise LimitError(f"{name} has no sample, at which Megatron stops in a blend", hint=hint)
+            raise LimitError(f"{name} has no sample, so Megatron would stop at the blend", hint=hint)
         if size is None:
             return self._plan_blend(datasets, split, lengths, None, None)
         if size > sum(lengths):

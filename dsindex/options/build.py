@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from dsindex.errors import UsageError
 from dsindex.megatron.pretrain_command import TOKENIZER_NAMES
-from dsindex.options.common import ExecutorConfig, OptionalPath, OptionalShare, Output, Size, TextConfig
+from dsindex.options.common import ExecutorConfig, OptionalPath, OptionalShare, Output, Size, TextConfig, Tokenizer
 from dsindex.options.index import IndexBasics, IndexConfig
-from dsindex.options.model import Options, Parsed, option, options_of
+from dsindex.options.model import Options, Parsed, option, options_of, refusing_options
 from dsindex.store.urls import refuse_address
 
 if TYPE_CHECKING:
@@ -64,7 +64,10 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
 
     group: ClassVar = "input and output"
     output_prefix: Output = option("P")
-    """Outputs are named P_KEY_document.*, on a disk or in a bucket (s3://, gs://)."""
+    """Outputs are named P_KEY_document.*, on a disk or in a bucket (s3://, gs://, az://)."""
+    tokenizer_model: Tokenizer = option("PATH", group="tokenizer", alias="tokenizer")
+    """A tokenizer.json or its folder, a SentencePiece .model, a tiktoken file, or a name in the Hugging Face cache or
+    Hub, such as gpt2 or ORG/NAME@REVISION."""
     json_keys: Parsed[str | tuple[str, ...] | list[str], tuple[str, ...]] = option("KEY", default=("text",))
     """Keys whose text is tokenized, each into a dataset of its own: names, alternative names ('text|content'), paths
     (.meta.text) or jq expressions (NAME=.a + .b) (default: text)."""
@@ -96,7 +99,8 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     def _check_agreement(self) -> None:
         """Check shares, keys and names."""
         if self.hold_out is not None and self.hold_out >= (self.sample or 1.0):
-            raise ValueError(f"--hold-out {self.hold_out} leaves nothing to train on")
+            share = "" if self.sample is None else f" of --sample {self.sample}"
+            raise ValueError(f"--hold-out {self.hold_out} leaves nothing{share} to train on")
         if self.token_ids is not None and self._parsed_keys[0].program is not None:
             msg = f"--token-ids: {self.token_ids!r} is a jq expression; only a name or a path such as .meta.ids works"
             raise ValueError(msg)
@@ -167,12 +171,13 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
             vocabulary_size: Token ids must be smaller than this; None if it is not known.
 
         Raises:
-            InputError: If a jq program does not compile, or uses a part of jq that is not allowed.
+            UsageError: If a jq program does not compile, or uses a part of jq that is not allowed.
         """
         from dsindex.text.selection import open_selection
 
         size = None if self.token_ids is None else vocabulary_size
-        return open_selection(self.keys, where=self.where, join=self.join, vocabulary_size=size)
+        with refusing_options():
+            return open_selection(self.keys, where=self.where, join=self.join, vocabulary_size=size)
 
     def index_config(self, prefix: str) -> IndexConfig | None:
         """Return the options of a dataset's index caches; None if none are requested."""

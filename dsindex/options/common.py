@@ -151,8 +151,7 @@ class RecordsConfig(WorkConfig):
     """Format of the inputs: JSON lines, or plain text with one document per line or per file. Parquet, Arrow and
     compression are detected from the content (default: auto, from the file name)."""
     tokenizer_model: Tokenizer = option("PATH", group="tokenizer", alias="tokenizer")
-    """A tokenizer.json or its folder, a SentencePiece .model, a tiktoken file, or a name in the Hugging Face cache or
-    Hub, such as gpt2 or ORG/NAME@REVISION."""
+    """A tokenizer.json or its folder, or a name in the Hugging Face cache or Hub, such as gpt2 or ORG/NAME@REVISION."""
     engine: EngineName = option(default="auto", group="tokenizer")
     """Library that encodes. auto: gigatoken if it returns the same tokens, otherwise reference, the library of the
     tokenizer's own format (default: auto)."""

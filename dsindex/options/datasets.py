@@ -27,7 +27,7 @@ from dsindex.options.common import (
 )
 from dsindex.options.model import Options, Parsed, option
 from dsindex.options.numbers import parse_steps
-from dsindex.store.urls import refuse_url
+from dsindex.store.urls import refuse_address, refuse_url
 
 PbinEra: TypeAlias = Literal["spec", "2024-01-30", "2024-04", "current"]
 """Versions of .pbin files, oldest first."""
@@ -62,9 +62,13 @@ class MergeConfig(WorkConfig):
     input: TextDatasets = option("PREFIX", kw_only=False)
     """Datasets in the order of the output: paths without .bin and .idx, on a disk or in object stores."""
     output_prefix: Output = option("P")
-    """Writes P.bin and P.idx, on a disk or in a bucket (s3://, gs://)."""
-    shuffle_documents: int | None = option("SEED", default=None, excludes=("replace", "keep_shards"))
+    """Writes P.bin and P.idx, on a disk or in a bucket (s3://, gs://, az://)."""
+    shuffle_documents: int | None = option("SEED", default=None, excludes=("replace", "keep_shards", "work_dir"))
     """Write the documents in a random order, for readers that keep the order; P is on a disk and gets no manifest."""
+
+    def _check_agreement(self) -> None:
+        if self.shuffle_documents is not None:
+            refuse_address(self.output_prefix, "--shuffle-documents needs an output on a disk", ValueError)
 
 
 class ConvertCommand(Options):
@@ -100,13 +104,15 @@ class ConvertCommand(Options):
             self.source.endswith(PBIN_SUFFIX) or self.destination.endswith(PBIN_SUFFIX)
         ):
             raise ValueError(f"neither SRC {self.source} nor DST {self.destination} ends in .pbin")
+        if self.token_type is not None and self.destination.endswith(PBIN_SUFFIX):
+            raise ValueError(f"--token-type is the type of a .bin, and DST {self.destination} is a .pbin")
 
 
 class VerifyConfig(ExecutorConfig, DecodingConfig):
     r"""Check that a dataset is intact.
 
     Checks file sizes and every entry of the .idx (or of a .pbin, of any version); with a manifest, also digests and
-    record counts. PREFIX may also be a .pbin file or the folder of an export of `dsindex instruct`.
+    record counts. PREFIX may also be a .pbin file.
 
     --cache also checks index caches against the data: descriptions, names and arrays agree, and every sample has the
     right tokens. --against-source tokenizes the inputs again and reports the first document that differs, with file and
@@ -127,8 +133,8 @@ class VerifyConfig(ExecutorConfig, DecodingConfig):
     against_source: bool = option(default=False)
     """Tokenize the inputs again and compare the tokens."""
     sample: Share = option("SHARE", default=1.0, needs=("against_source",))
-    """Compare only this share of the documents, such as 1% or 0.01."""
-    engine: EngineName = option(default="auto")
+    """Compare only this share of the documents, in shards of 32 MiB of input, such as 1% or 0.01."""
+    engine: EngineName = option(default="auto", needs=("against_source",))
     """Library that encodes for --against-source (default: auto)."""
     same_as: OptionalDataset = option("B", default=None)
     """Compare the documents with dataset B."""

@@ -30,6 +30,7 @@ DOCUMENT_ORDERS = {"shuffled": "together", "packed": "together", "length": "neve
 DEFAULT_SPLIT = "969, 30, 1"
 """Megatron's default. Its spaces matter: they are part of the hash."""
 
+BATCH_SIZES = "global_batch_size or rampup_batch_size or step_batch_size_schedule"
 SPLIT_PATHS = ("train_data_path", "valid_data_path", "test_data_path", "per_split_data_args_path")
 """Options with the paths of a split."""
 
@@ -161,7 +162,9 @@ class SampleOrder(Options):
     """Options for the order of samples."""
 
     group: ClassVar = "order"
-    document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option("SPLIT", default=("train",))
+    document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option(
+        "SPLIT", default=("train",), needs=("document_order",)
+    )
     """Splits that --document-order arranges (default: train)."""
     shuffle_epochs: Literal["together", "separately", "never"] | None = option(default=None)
     """together: shuffle the samples of all epochs, as Megatron does. separately: shuffle within each epoch. never: keep
@@ -206,7 +209,7 @@ class ContinuationConfig(Options):
     continue_from: OptionalLocalPath = option("CACHE", default=None, needs=("consumed_samples", "data_cache_path"))
     """Cache folder of the first job, or its description. The new caches begin with the samples that the first job has
     read; then come its unread samples, by this job's weights, datasets and number of samples."""
-    consumed_samples: int | None = option("N", default=None, needs=("continue_from",))
+    consumed_samples: int | None = option("N", default=None, needs=("continue_from", BATCH_SIZES))
     """How many samples the first job has read: `consumed samples` in its log, a multiple of --global-batch-size."""
     blend_schedule: str | None = option("'P:W,W P:W,W'", default=None, needs=("data_cache_path",))
     """Weights that change during the run, at positions in samples, tokens or shares of the run, as in '0:90,10
@@ -268,9 +271,11 @@ class IndexConfig(ExecutorConfig, ContinuationConfig, CacheNames, SampleOrder, S
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Take the command of a job, and the flags of its tokenizer."""
         values = dict(values)
-        if values.get("command"):
+        if (words := values.get("command")) is not None:
+            if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+                raise UsageError(f"--command: {show_value(words)} is not a list of words")
             release, path_as = values.get("megatron_release"), values.get("dataset_path_as") or ()
-            command = read_command(values["command"], release=release, dataset_path_as=path_as)
+            command = read_command(words, release=release, dataset_path_as=path_as)
             values = merge_command({name: value for name, value in values.items() if name != "command"}, command)
             values["command"] = command
         _place_tokenizer(values)
@@ -306,7 +311,7 @@ class IndexConfig(ExecutorConfig, ContinuationConfig, CacheNames, SampleOrder, S
             if len(self.document_order_splits) != 1:
                 raise UsageError("--document-order-splits: a file orders the documents of one split", hint="name one")
         batch, varies = self.global_batch_size, (self.rampup_batch_size or self.step_batch_size_schedule) is not None
-        if self.consumed_samples is not None and not varies and (batch is None or self.consumed_samples % batch):
+        if self.consumed_samples is not None and not varies and batch is not None and self.consumed_samples % batch:
             problem = f"{self.consumed_samples} is not a multiple of --global-batch-size {batch}, as a job counts them"
             raise ValueError(f"--consumed-samples: {problem}")
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from dsindex.datasets.arguments import AnyPath
 from dsindex.errors import UsageError
-from dsindex.options.common import Output, RecordsConfig, TextConfig, Tokenizer
+from dsindex.options.common import Output, RecordsConfig, TextConfig
 from dsindex.options.model import Parsed, option, options_of
 from dsindex.store.urls import refuse_address
 
@@ -28,9 +28,7 @@ class InstructConfig(RecordsConfig):
     """YAML file that says how records become prompts; its section `job` may hold the options below (default: the
     tokenizer's own chat template)."""
     output_prefix: Output = option("P", default=...)
-    """Outputs are named P_text_document.*, P_loss_mask.* and so on, on a disk or in a bucket (s3://, gs://)."""
-    tokenizer_model: Tokenizer = option("PATH", default=..., alias="tokenizer")
-    """A tokenizer.json or its folder."""
+    """Outputs are named P_text_document.*, P_loss_mask.* and so on, on a disk or in a bucket (s3://, gs://, az://)."""
     seq_length: int | None = option("L", default=None, ge=2, le=2**27)
     """Pack conversations into blocks of L tokens. Also sets max_length if CONFIG does not."""
     pad_to_multiple: int = option("N", default=1, ge=1, le=2**20, needs=("seq_length",))
@@ -49,7 +47,7 @@ class InstructConfig(RecordsConfig):
         "A,B,C", default=None, separator=","
     )
     """Shares of train, valid and test. A hash of its content decides the split of each conversation."""
-    split_seed: int = option("N", default=1234)
+    split_seed: int = option("N", default=1234, needs=("split",))
     """Seed of the split (default: 1234)."""
     export: Parsed[ExportKind | Sequence[ExportKind], tuple[ExportKind, ...]] = option("KIND", default=())
     """Also write a folder for other trainers. parquet: rows of input_ids and labels for TRL, axolotl and others.
@@ -88,8 +86,9 @@ class InstructFlags(InstructConfig):
     each split has its own files: P_train_text_document, and so on.
 
     CONFIG says how records become prompts and which text is trained on (special_tokens, message_construction,
-    loss_masking_jq_patterns, or a chat template). Without it, the tokenizer's own chat template is used. The options
-    below can also be set in its section `job`, with underscores for dashes; flags override it.
+    loss_masking_jq_patterns, or a chat template). Without it, the tokenizer's own chat template is used. Its
+    section `job` may hold the options below, except --show and --dry-run, with underscores for dashes; flags override
+    it.
 
     Rerun the command to continue after an interruption.
 

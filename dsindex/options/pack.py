@@ -9,7 +9,7 @@ from dsindex.datasets.arguments import PBIN_SUFFIX, AnyPath
 from dsindex.errors import UsageError
 from dsindex.options.common import Output, Path, Paths, TextConfig
 from dsindex.options.datasets import PbinEra
-from dsindex.options.model import Options, option
+from dsindex.options.model import Options, flag_of, option, options_of
 from dsindex.store.urls import locate_output, refuse_url
 
 
@@ -28,6 +28,13 @@ class JoinConfig(Options):
     pbin_era: PbinEra = option(default="current")
     shuffle_documents: int | None = option("SEED", default=None)
 
+    @classmethod
+    def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Refuse options of packing text."""
+        for name in sorted(values.keys() & options_of(PackConfig).keys() - options_of(cls).keys()):
+            raise UsageError(f"--merge and {flag_of(name, options_of(PackConfig)[name])} cannot be combined")
+        return values
+
 
 class PackConfig(TextConfig):
     """The options of `dsindex.pack`."""
@@ -35,7 +42,7 @@ class PackConfig(TextConfig):
     group: ClassVar = "input and output"
     output_prefix: Output = option()
     output: Annotated[Path, _parse_pbin_path] = option("FILE.pbin")
-    """File to write, on a disk or in a bucket (s3://, gs://)."""
+    """File to write, on a disk or in a bucket (s3://, gs://, az://)."""
     jq_pattern: str = option("JQ", default=".text")
     """jq expression for the text of a record; anything but a single key runs jq, which is slower (default: .text)."""
     pbin_era: PbinEra = option(default="current")

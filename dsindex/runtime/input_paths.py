@@ -475,7 +475,7 @@ def _choose_split(folder: str, splits: Mapping[Parts, str | None], split_name: s
     if split_name == ALL_SPLITS or (split_name is None and len(names) < 2) or (split == "train" and not names):
         return [*splits]
     problem = "the folder has several splits" if split_name is None else f"no file is of the split {split_name!r}"
-    shown = ", ".join(sorted(f"{name or 'no split'} ({count:,})" for name, count in counts.items()))
+    shown = ", ".join(sorted(f"{name or 'files without a split'} ({count:,})" for name, count in counts.items()))
     hint = f"choose with --input-split NAME, or take them all with --input-split {ALL_SPLITS}"
     raise InputError(f"{folder}: {problem}; it has {shown}", hint=hint)
 

@@ -27,7 +27,7 @@ _WRITE_HINTS = {
     **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.ENXIO), "no file can replace it: move it away"),
     errno.EMFILE: _TOO_MANY_FILES,
 }
-_READ_HINTS = {errno.EMFILE: _TOO_MANY_FILES, errno.ENOENT: "check the path"}
+_READ_HINTS = {errno.EMFILE: _TOO_MANY_FILES, errno.ENOENT: "check the path", errno.EISDIR: "name a file"}
 
 
 def output_error(path: str, error: OSError) -> OutputError:

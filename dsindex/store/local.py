@@ -498,6 +498,9 @@ def make_folder(path: str) -> None:
             os.makedirs(path, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             if not path_exists(os.path.join(path, ".")):  # os.makedirs takes an error of a disk for a file
+                path = os.path.abspath(path)
+                while not path_exists(path):
+                    path = os.path.dirname(path)
                 raise OutputError(f"{path}: a file is in place of this folder", hint="move it away") from error
 
 

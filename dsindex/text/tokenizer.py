@@ -295,11 +295,11 @@ def _find_file(path: str, *, wants_model: bool) -> str:
     if len(candidates) == 1 and os.path.isfile(os.path.join(path, candidates[0])):
         return os.path.join(path, candidates[0])
     listing = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
-    problem = "not exactly one *.model" if wants_model else "no tokenizer.json"
+    problem = f"{'several' if len(candidates) > 1 else 'no'} {'*.model' if wants_model else 'tokenizer.json'}"
     hint = "pass a file of it; `dsindex build` also reads vocab.json and merges.txt: --vocab-file and --merge-file"
     if file_names := _FOREIGN_FILES.intersection(names):
         hint = f"pass the tokenizer.json of this model; {min(file_names)} needs its publisher's code, which is not run"
-    raise TokenizerError(f"{path}: the folder has {problem}, but {listing}", hint=hint)
+    raise TokenizerError(f"{path}: {problem} in this folder, which has {listing}", hint=hint)
 
 
 def read_tokenizer_bytes(file: str, *, max_bytes: int = LARGEST_FILE_BYTES) -> bytes:
@@ -357,7 +357,7 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> Tokenizer:
     ):
         if is_wrong:
             suggestion = "".join(f", or use --tokenizer-type {name}" for name in _MEGATRON_TYPES[kind][:1])
-            raise TokenizerError(f"{file}: {kind} is no file for {option}", hint=f"leave the option out{suggestion}")
+            raise TokenizerError(f"{file}: {option} does not read {kind}", hint=f"leave the option out{suggestion}")
     if kind == "tokenizer.json":
         return _read_tokenizer_json(path, file, content)
     if kind == "SentencePiece":

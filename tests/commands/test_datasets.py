@@ -56,7 +56,7 @@ LIST_JOB = "--seq-length 4 --split 1 --executor local --plain-names --num-sample
     (f"index {LIST_JOB} --dry-run --data-cache-path c --data-path", 0, ["3 caches planned"]),
     (f"index {LIST_JOB} --dry-run --data-cache-path c --data-path 0.5 b 0.5", 0, ["4 caches planned"]),
     ("inspect --document 1", 1, ["--document does not apply to: list"]),
-    ("verify b --same-as", 1, ["LIST: neither .bin and .idx nor a .pbin, but list"]),
+    ("verify b --same-as", 1, ["LIST: neither .bin and .idx nor a .pbin, but: list"]),
 ])  # fmt: skip
 def test_list_of_datasets_is_an_argument_as_they_are(command, code, parts, in_folder, cli):
     """A list as `build --max-dataset-size` writes it."""

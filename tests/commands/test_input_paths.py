@@ -202,12 +202,12 @@ def test_several_splits_need_a_choice():
     write(*(f"in/data/train-{n:05}-of-00003.parquet" for n in range(3)), "in/data/test-00000-of-00001.parquet")
     write("in/data/extra.jsonl")
     assert refusal("in") == (
-        "in: the folder has several splits; it has no split (1), test (1), train (3)\n"
+        "in: the folder has several splits; it has files without a split (1), test (1), train (3)\n"
         "hint: choose with --input-split NAME, or take them all with --input-split all"
     )
     assert paths_of("in", split="train") == [f"in/data/train-{n:05}-of-00003.parquet" for n in range(3)]
     assert len(paths_of("in", split="all")) == 5
-    assert refusal("in", split="val").startswith("in: no file is of the split 'val'; it has no split (1), test (1)")
+    assert refusal("in", split="val").startswith("in: no file is of the split 'val'; it has files without a split (")
 
 
 @pytest.mark.parametrize(("numbers", "missing"), [

@@ -172,7 +172,7 @@ def test_the_command_and_inspect_know_exports(tmp_path, chats, cli):
     assert "export: bridge" in output
     assert re.search(rf"train: \d+ rows, [\d,]+ tokens, [\d,]+ trainable, {targets:,} targets", output)
     files = sorted(folder.glob("train-*.parquet"))
-    assert "but export" in cli(["verify", str(folder)], 1).err
+    assert "but: export" in cli(["verify", str(folder)], 1).err
     files[0].write_bytes(files[0].read_bytes()[:100])
     assert ": 100 bytes, and 23241 bytes are recorded" in cli(["inspect", str(folder)], 1).out
     assert main(["inspect", str(files[0])]) == 1

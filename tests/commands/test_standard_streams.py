@@ -25,15 +25,15 @@ def run(shell, folder, **environment):
     (">/dev/full", f"warning: the summary {FULL}\n"), (">&- 2>&- <&-", None),
 ], ids=["full", "all-closed"])  # fmt: skip
 def test_build_whose_summary_cannot_be_printed_is_done(tmp_path, redirection, notice):
-    process = run(f"$ds {BUILD} {redirection}", tmp_path)
+    process = run(f"$ds {BUILD} {redirection} && $ds report {PREFIX} -o r.html {redirection}", tmp_path)
     assert process.returncode == 0, process.stderr
     assert (tmp_path / f"{PREFIX}.manifest.json").exists()
     assert "Traceback" not in process.stderr
     lines = [line for line in process.stderr.splitlines(keepends=True) if notice is None or line.startswith("warning:")]
-    assert "".join(lines) == (notice or "")
+    assert "".join(lines) == 2 * (notice or "")
 
 
-@pytest.mark.parametrize("command", ["build --help", "verify nowhere --json"])
+@pytest.mark.parametrize("command", ["build --help", "verify nowhere --json", f"{BUILD} --dry-run"])
 def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path, command):
     process = run(f"$ds {command} >/dev/full", tmp_path)
     assert process.returncode == 1

@@ -156,6 +156,8 @@ def test_source_needs_the_same_tokenizer_provenance_and_a_manifest(built):
     Path(f"{built}.provenance.parquet").unlink()
     with pytest.raises(InputError, match="build the dataset again and compare: dsindex verify A --same-as B"):
         verify(built, against_source=True)
+    Path(manifest_path(built)).write_text("{")
+    assert "not a manifest" in verify(built, against_source=True).findings[0]
     Path(manifest_path(built)).unlink()
     with pytest.raises(InputError, match="no manifest of a build"):
         verify(built, against_source=True)

@@ -58,7 +58,7 @@ def test_another_programs_cache_that_differs_is_refused_and_kept(tmp_path, whole
         if name not in {missing, "x-GPTDataset-train-dsindex.json"}:
             (tmp_path / name).write_bytes(content)
     before = there(tmp_path)
-    with pytest.raises(OutputError, match=r"document_index.npy: another program's file is here, .*"):
+    with pytest.raises(OutputError, match=r"document_index.npy: damaged, or another program's file: .*"):
         put(tmp_path, 2)
     assert there(tmp_path) == before
 
@@ -70,7 +70,7 @@ def test_what_is_no_file_is_refused_and_kept(tmp_path, make):
     path.unlink()
     make(path)
     before = os.lstat(path)
-    with pytest.raises(OutputError, match=f"{DESCRIPTION}: another program's file is here"):
+    with pytest.raises(OutputError, match=f"{DESCRIPTION}: damaged, or another program's file"):
         put(tmp_path, 2)
     assert os.path.samestat(os.lstat(path), before)
 
@@ -84,7 +84,7 @@ def test_what_is_no_file_is_refused_and_kept(tmp_path, make):
 def test_damaged_record_proves_nothing(tmp_path, record):
     put(tmp_path, 1)
     (tmp_path / "x-GPTDataset-train-dsindex.json").write_text(record)
-    with pytest.raises(OutputError, match=r"document_index.npy: another program's file is here"):
+    with pytest.raises(OutputError, match=r"document_index.npy: damaged, or another program's file"):
         put(tmp_path, 2)
     assert files_in(tmp_path).read_record() is None
     assert put(tmp_path, 1)

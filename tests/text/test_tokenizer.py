@@ -77,10 +77,10 @@ def test_other_files_are_refused_by_name(tmp_path, name, content, message):
 
 
 def test_folder_without_a_tokenizer_names_what_is_there(tmp_path):
-    with pytest.raises(TokenizerError, match=r"no tokenizer\.json, but nothing"):
+    with pytest.raises(TokenizerError, match=r"no tokenizer\.json in this folder, which has nothing"):
         load_tokenizer(str(tmp_path))
     (tmp_path / "README.md").touch()
-    with pytest.raises(TokenizerError, match=r"but README.md\nhint: pass a file of it"):
+    with pytest.raises(TokenizerError, match=r"which has README.md\nhint: pass a file of it"):
         load_tokenizer(str(tmp_path))
     (tmp_path / "tiktoken.model").touch()
     with pytest.raises(TokenizerError, match=r"pass the tokenizer\.json of this model; tiktoken\.model needs"):

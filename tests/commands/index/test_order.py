@@ -61,7 +61,7 @@ def test_swapped_arrays_are_noticed(cli):
     for path in Path("stock").glob("*train-*.npy"):
         Path("cache", path.name).write_bytes(path.read_bytes())  # as long, and sound by itself
     assert "-train-shuffle_index.npy changed since dsindex wrote it" in "\n".join(describe(indexed(explain=True)))
-    with pytest.raises(OutputError, match="another program's file is here"):
+    with pytest.raises(OutputError, match="another program's file"):
         indexed(document_order="packed")
     output = cli(["verify", "web", "--cache", "cache"], 1).out
     assert "-train-document_index.npy changed since dsindex wrote it" in output
