@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 COLOURS = {"error": 31, "warning": 33, "interrupted": 33, "terminated": 33, "hint": 36}
 """First word of a line → its colour on a terminal."""
+LONGEST_LINE = 4000
+"""A line with more characters is shortened in the middle."""
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -190,6 +192,8 @@ def _say(label: str, message: str, *details: str) -> None:
     width = shutil.get_terminal_size().columns if is_terminal else 0
     for text in (f"{label}: {message}", *details):
         lines = [show_name(remove_secrets(text))]
+        if len(lines[0]) > LONGEST_LINE:
+            lines = [f"{lines[0][: LONGEST_LINE // 2]} … {lines[0][-LONGEST_LINE // 2 :]}"]
         if 0 < width < len(lines[0]):
             lines = textwrap.wrap(lines[0], width, break_long_words=False, break_on_hyphens=False)
         word, colon, rest = lines[0].partition(":")

@@ -32,6 +32,7 @@ from dsindex.options.model import Option, Options, options_of
 from dsindex.options.pack import JoinConfig, PackConfig
 from dsindex.runtime.dispatch import make_executor, wants_ray
 from dsindex.runtime.progress import BAR_SECONDS, Display, Reporter, choose_display
+from dsindex.store.errors import read_error
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
@@ -67,8 +68,13 @@ def takes(
     def decorate(run: Callable[[Config, Reporter], Result]) -> Callable[Arguments, Result]:
         def command(*arguments: Arguments.args, **values: Arguments.kwargs) -> Result:
             config = model(*arguments, **values)
-            with open_reporter(getattr(config, "progress", False)) as reporter:
-                return run(use_connected_cluster(config), reporter)
+            try:
+                with open_reporter(getattr(config, "progress", False)) as reporter:
+                    return run(use_connected_cluster(config), reporter)
+            except OSError as error:  # of a disk, where no other code expects it
+                if error.errno is None or error.filename is None:
+                    raise
+                raise read_error(str(error.filename), error) from error
 
         def call(*arguments: Arguments.args, **values: Arguments.kwargs) -> Result:
             try:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 import re
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any
 
-from dsindex.store.json_text import decode_json
 from dsindex.store.protocol import store_of
 
 if TYPE_CHECKING:
@@ -87,5 +87,5 @@ def _read_quarantine(path: str) -> Iterator[BadRecords]:
     import pyarrow as pa
 
     with store_of(path).open(path) as file, pa.input_stream(pa.PythonFile(file, "r"), compression="zstd") as stream:
-        for entry in map(decode_json, itertools.islice(BufferedReader(stream), 1_000_000)):
+        for entry in map(json.loads, itertools.islice(BufferedReader(stream), 1_000_000)):
             yield BadRecords(file=entry["file"], reason=entry["reason"], line=entry["line"])

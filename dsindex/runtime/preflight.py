@@ -239,10 +239,10 @@ def examine_sample(
         return Estimate(tokens=guessed_bytes / 3, documents=guessed_bytes / 1000, bad=bad)
     tokens = sum(count.tokens for count in counts)
     tokens += documents * len(selection.outputs) if source.eod_id is not None else 0
-    share = min(1.0, sum(count.range_bytes for count in counts) / total)
+    share = min(1.0, sum(count.range_bytes for count in counts) / total) or 1.0  # a table may have no text at all
     if share == 1 and all(file.parts[0].form.can_seek for file in inputs):
         return Estimate(tokens=tokens, documents=documents, bad=bad)
-    line_bytes = sum(count.line_bytes for count in counts)
+    line_bytes = sum(count.line_bytes for count in counts) or total
     return Estimate(tokens=tokens * total / max(1.0, line_bytes), documents=documents / share, is_exact=False, bad=bad)
 
 

@@ -172,7 +172,8 @@ class _File:
             os.fsync(self._descriptor)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        with writing(self._path):  # a network file system may report errors of writing only here
+            os.close(self._descriptor)
 
 
 class _Segments:

@@ -215,6 +215,7 @@ class LocalFile(Readable):
                 if (reopened.size_bytes, reopened.version) == (self.size_bytes, self.version):
                     os.dup2(reopened._descriptor, self._descriptor, inheritable=False)
                 reopened.close()
+            error.filename = self.path
             raise
 
     def fileno(self) -> int:

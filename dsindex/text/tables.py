@@ -189,7 +189,7 @@ def _read_rows(
             paths_by_column = {name: (name,) for name in batch.schema.names} if columns is None else columns
             # struct_field makes a nested column null wherever the struct around it is null.
             arrays = {name: pc.struct_field(structs, list(fields)) for name, fields in paths_by_column.items()}
-            for array in arrays.values():
+            for array in [structs] if where_paths else arrays.values():
                 _validate(array)
             size = sum(array.nbytes for array in arrays.values())
             step = max(1, batch.num_rows * block_bytes // max(1, size))
@@ -201,11 +201,26 @@ def _read_rows(
 
 def _validate(array: pa.Array) -> None:
     """Check the offsets and indices of a column; text that is not UTF-8 passes, since it is a fault of one record."""
+    kind, types = array.type, pa.types
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
+        array.validate()
         if "UTF8" not in str(error):
             raise
+        # Arrow stops at the first fault, and checks what is inside a value first.
+        children = [array.field(number) for number in range(kind.num_fields)] if types.is_struct(kind) else []
+        if types.is_list(kind) or types.is_large_list(kind):
+            children = [array.values]
+            offsets, values = array.offsets.cast(pa.int64()), pa.nulls(len(array.values))
+            pa.LargeListArray.from_arrays(offsets, values).validate(full=True)
+        elif types.is_dictionary(kind):
+            children = [array.dictionary]
+            pa.DictionaryArray.from_arrays(array.indices, pa.nulls(len(array.dictionary)))
+        elif types.is_nested(kind) and not children:
+            raise
+        for child in children:
+            _validate(child)
 
 
 Reader: TypeAlias = "Callable[[int, int, int], Iterable[tuple[int, pa.RecordBatch]]]"

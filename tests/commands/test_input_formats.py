@@ -110,8 +110,10 @@ def test_bad_rows_are_set_aside_with_their_place(tmp_path):
 
 def test_a_table_is_estimated_and_a_column_that_is_missing_or_of_another_type_is_named(tmp_path):
     write_table(tmp_path / "x.parquet", TABLE, "parquet", group_rows=60)
-    estimate = estimate_build(config_of(BuildConfig, tmp_path / "x.parquet", output_prefix=str(tmp_path / "x")))
-    assert estimate.estimate.documents == pytest.approx(len(RECORDS), rel=0.3)
+    pq.write_table(pa.table({"text": [""] * 40}), tmp_path / "empty.parquet")
+    for name, expected in (("x", len(RECORDS)), ("empty", 40)):
+        config = config_of(BuildConfig, tmp_path / f"{name}.parquet", output_prefix=str(tmp_path / "x"))
+        assert estimate_build(config).estimate.documents == pytest.approx(expected, rel=0.3)
     for key, message in (("body", r"x\.parquet: column 'body': .*\n.*text"), ("n", r"x\.parquet: column 'n': .*int64")):
         with pytest.raises(InputError, match=message):
             build(tmp_path / "x.parquet", tmp_path / "out", json_keys=(key,))

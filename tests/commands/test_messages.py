@@ -1,5 +1,6 @@
 """What a person sees: one sentence, the right exit code, nothing under a final name."""
 
+import errno
 import os
 import re
 import shlex
@@ -8,6 +9,7 @@ import pytest
 
 from dsindex.errors import OutputError
 from tests.support.conversations import CONVERSATIONS
+from tests.support.failing import fail_calls
 from tests.support.golden import GOLDEN, MODALITIES, OWN
 from tests.support.text_tokenizers import word_piece
 
@@ -60,6 +62,7 @@ MISTAKES = {
     "--input {good} --tokenizer-model {tmp}/notes": "notes: no tokenizer.json in this folder, which has nothing",
     "--input {good} --tokenizer-model gpt9": "gpt9: neither a path nor a tokenizer in the .*Hub .*hint: check the name",
     "--input {good} TOKENIZER --exclude good.jsonl": "--exclude leaves no input",
+    "--input {long} TOKENIZER": r"^error: 9{1900,2000} … 9{1900,2000}: cannot be read \(File name too long\)",
     "--input {good} TOKENIZER --json-keys 'title + text'": "no key .*; .* a jq expression as `NAME=.a [+] .b`",
     "--input {good} TOKENIZER --where '.text + {{}}'": r"good\.jsonl, line 1: pattern `\.text \+ \{\}` fails",
     "--input {good} TOKENIZER --token-ids text": "under the key 'text' is a s.* a list of token ids from 0 to ",
@@ -111,6 +114,12 @@ def test_wrong_options_and_places_are_named(tmp_path, cli, monkeypatch, words):
     assert_one_sentence(cli(command, 1 if words in MISTAKES else 2), (MISTAKES | MISUSES)[words])
     assert_nothing_published(tmp_path / "out")
     assert words in MISTAKES or not (tmp_path / "out").exists()
+
+
+def test_path_of_a_disk_error_is_named(tmp_path, cli, monkeypatch):
+    fail_calls(monkeypatch, "listdir", errno.EIO, times=100)
+    words = ["build", "--input", write(tmp_path / "in.jsonl", GOOD), *TOKENIZER, "--output-prefix", f"{tmp_path}/out/x"]
+    assert_one_sentence(cli(words, 1), rf"{OWN.plain_tokenizer}: cannot be read \(Input/output error\).hint: make it")
 
 
 def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):

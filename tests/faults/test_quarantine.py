@@ -113,6 +113,8 @@ def test_nothing_set_aside_is_no_file_and_removes_an_old_one(corpus, tmp_path):
 
 def test_longer_lines_than_allowed_are_bad_records(tmp_path):
     lines = [json.dumps({"text": "a" * size}).encode() for size in (10, 400, 90_000, 20)]
+    (tmp_path / "nested.jsonl").write_bytes(b"[" * 120_000 + b'\n{"text": ""}\n')
+    assert build(tmp_path / "nested.jsonl", tmp_path / "nested", json_keys=("text",)).bad_records[0].line == 1
     (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     options = {"json_keys": ("text",), "max_record_size": "300B", "shard_size": "2KiB"}
     build(tmp_path / "in.jsonl", tmp_path, **options)

@@ -83,6 +83,7 @@ def test_reading_goes_on_after_three_errors_of_a_disk_and_the_fourth_is_an_error
     fail_calls(monkeypatch, name, number, times=4)
     with pytest.raises((OSError, InputError), match=PASSING[number]) as raised:
         READS[name](path)
+    assert str(tmp_path) in str(raised.value)
     assert getattr(raised.value, "transient", True)
 
 

@@ -9,7 +9,7 @@ def fail_calls(monkeypatch, name, code, *, times):
 
     def call(*arguments, **options):
         if remaining:
-            raise OSError(remaining.pop(), os.strerror(code))
+            raise OSError(remaining.pop(), os.strerror(code), arguments[0] if isinstance(arguments[0], str) else None)
         return function(*arguments, **options)
 
     monkeypatch.setattr(os, name, call)

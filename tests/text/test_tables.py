@@ -11,6 +11,7 @@ import random
 import re
 import uuid
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -257,10 +258,29 @@ def test_a_table_with_damaged_bytes_is_read_or_refused(format, compression, tmp_
     assert refused > 3
 
 
-def refusal(path, format, keys):
+@pytest.mark.parametrize("kind", ["list", "struct", "dictionary", "another column"])
+def test_offsets_are_checked_though_text_is_not_utf_8(kind, tmp_path):
+    def array(kind, numbers, buffers, children=()):
+        buffers = [None, pa.py_buffer(np.array(numbers, np.int32).tobytes()), *map(pa.py_buffer, buffers)]
+        return pa.Array.from_buffers(kind, 2, buffers, children=children)
+
+    text, wild = array(pa.string(), [0, 1, 2], [b"\xffa"]), array(pa.string(), [0, 10**9, 2], [b"ab"])
+    columns = {
+        "list": array(pa.list_(pa.string()), [0, 10**9, 2], [], [text]),
+        "struct": pa.StructArray.from_arrays([text, wild], ["a", "b"]),
+        "dictionary": pa.DictionaryArray.from_arrays(pa.array([0, 10**9], pa.int32()), text, safe=False),
+        "another column": wild,
+    }
+    path = write_table(tmp_path / "x", pa.table({"text": ["a", "b"], "wild": columns[kind]}), "arrow-stream")
+    assert refusal(path, "arrow-stream", ["text"], where=".wild != null").startswith(path)
+    assert refusal(path, "arrow-stream", ["text"]).startswith(path)
+
+
+def refusal(path, format, keys, **options):
     try:
-        read(path, format, keys)
-        list(read_lines(path, format, 1000))
+        list(read_part(table_part(path, format), open_selection(keys, **options)))
+        if not options:
+            list(read_lines(path, format, 1000))
     except InputError as error:
         return str(error)
     return ""
