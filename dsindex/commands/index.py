@@ -323,7 +323,8 @@ def _requested_sizes(config: IndexConfig, settings: CacheSettings, train_tokens:
     """Return the samples that are requested from each split in each phase of a job.
 
     Raises:
-        UsageError: If the options give several lengths or none, or epochs of a train without data.
+        UsageError: If the options give several lengths, or none.
+        InputError: If train has no data whose epochs could be counted.
     """
     has_flags = config.train_iters is not None or config.train_samples is not None
     if (config.epochs is not None) + (config.num_samples is not None) + has_flags != 1:
@@ -333,7 +334,7 @@ def _requested_sizes(config: IndexConfig, settings: CacheSettings, train_tokens:
     if config.epochs is not None:
         has_train = any(config.train_data_path or ()) if settings.matrix is None else settings.matrix[0] is not None
         if not has_train:
-            raise UsageError("--epochs counts epochs of train, which has no data", hint="use --num-samples")
+            raise InputError("--epochs counts epochs of train, which has no data", hint="use --num-samples")
         return [(samples_for_epochs(config.epochs, train_tokens, rule=settings.rule(0)), None, None)]
     flags: dict[str, Any] = {field.name: getattr(config, field.name, None) for field in fields(TrainingLength)}
     flags |= {"sequence_length": settings.sequence_length, "release": config.megatron_release}

@@ -381,7 +381,7 @@ def divide(
         The tokens of the run, and the share of each dataset in them.
 
     Raises:
-        UsageError: If the amounts contradict each other or the budget.
+        InputError: If the amounts contradict each other or the budget.
 
     >>> parsed = [parse_amount(text) for text in ("30%", "max2epochs", "rest")]
     >>> tokens, shares = divide(parsed, [900, 100, 500], 1000, names="abc")
@@ -390,7 +390,7 @@ def divide(
     """
     shares = sum(amount.value for amount in amounts if amount.kind == "share" and not amount.is_limit)
     if shares > 1 + TOLERANCE:
-        raise UsageError(f"the shares add up to {show_percent(shares)}, more than 100%", hint="make them smaller")
+        raise InputError(f"the shares add up to {show_percent(shares)}, more than 100%", hint="make them smaller")
     if budget is None:
         budget = _derive_budget(amounts, available)
     sizes = [amount.tokens(epoch_tokens, budget) for amount, epoch_tokens in zip(amounts, available, strict=True)]
@@ -400,11 +400,11 @@ def divide(
         largest, name = max(zip(tokens, names, strict=True))
         problem = f"the amounts add up to {int(budget - remaining):,} tokens, more than the {budget:,} of the run"
         hint = "raise the tokens of the run, or make the amounts smaller"
-        raise UsageError(f"{name}: {problem}; {int(largest):,} are of this dataset", hint=hint)
+        raise InputError(f"{name}: {problem}; {int(largest):,} are of this dataset", hint=hint)
     takers = [place for place, amount in enumerate(amounts) if amount.is_limit]
     if takers and remaining <= 0:
         problem = f"nothing remains for it, since the others take all {budget:,} tokens"
-        raise UsageError(f"{names[takers[0]]}: {problem}", hint="make their amounts smaller")
+        raise InputError(f"{names[takers[0]]}: {problem}", hint="make their amounts smaller")
     takers.sort(key=lambda place: sizes[place] / available[place])  # the limit that is reached first comes first
     for number, place in enumerate(takers):
         part = remaining * Fraction(available[place], sum(available[taker] for taker in takers[number:]))
@@ -415,7 +415,7 @@ def divide(
         hint = (
             "raise them or their limits, lower the tokens of the run, or give one dataset no amount: it takes the rest"
         )
-        raise UsageError(f"the amounts add up to {portion}", hint=hint)
+        raise InputError(f"the amounts add up to {portion}", hint=hint)
     total = sum(tokens)
     return budget, [num_tokens / total for num_tokens in tokens]
 
@@ -432,7 +432,7 @@ def _derive_budget(amounts: Sequence[Amount], available: Sequence[int]) -> int:
         return max(1, int(min(tokens / amount.value for amount, tokens in pairs)))
     if total_share >= 1:
         problem = f"the shares add up to {show_percent(total_share)}, and other amounts are in tokens or epochs"
-        raise UsageError(problem, hint="make the shares smaller")
+        raise InputError(problem, hint="make the shares smaller")
     fixed_tokens = Fraction(0)
     for amount, tokens in pairs:
         if amount.is_limit:

@@ -13,7 +13,6 @@ from dsindex.datasets.documents import shuffle_items
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.options.common import work_folder_path
-from dsindex.options.model import refusing_options
 from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
 from dsindex.runtime.job import Output, open_job
@@ -54,8 +53,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     Raises:
         DsindexError: If the input cannot be packed as requested; no file under a final name is then incomplete.
     """
-    with refusing_options():
-        selection, version = open_pattern(config.jq_pattern), PBIN_VERSIONS[config.pbin_era]
+    selection, version = open_pattern(config.jq_pattern), PBIN_VERSIONS[config.pbin_era]
     source = open_source(config, append_eod=True, reporter=reporter)
     token_bytes = choose_token_bytes(source.tokenizer, version)
     settings = source.settings()

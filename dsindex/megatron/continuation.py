@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import xxhash
 
-from dsindex.errors import FormatError, InputError, LimitError, UsageError
+from dsindex.errors import FormatError, InputError, LimitError
 from dsindex.megatron.cache import (
     PIECE,
     CacheFiles,
@@ -487,7 +487,7 @@ def parse_schedule(schedule: str, num_datasets: int, *, num_samples: int, sequen
         sequence_length: L, which converts positions in tokens to samples.
 
     Raises:
-        UsageError: If the text is not a schedule, or does not fit the datasets or the run.
+        InputError: If the text is not a schedule, or does not fit the datasets or the run.
 
     >>> curve = parse_schedule("0:9,1 50%:1,1", 2, num_samples=100, sequence_length=8)
     >>> curve.integral(0, 100).tolist()
@@ -502,22 +502,22 @@ def parse_schedule(schedule: str, num_datasets: int, *, num_samples: int, sequen
         match = _POSITION.fullmatch(position)
         if match is None or (match[2] and match[3] in {"", "%"}):
             hint = "write POSITION:WEIGHT,WEIGHT with a position such as 16000, 250Btokens or 50%"
-            raise UsageError(f"--blend-schedule: {show_value(word)} is not weights at a position", hint=hint)
+            raise InputError(f"--blend-schedule: {show_value(word)} is not weights at a position", hint=hint)
         weights = [float(weight) for weight in weight_text.split(",") if _WEIGHT.fullmatch(weight)]
         if len(weights) <= weight_text.count(",") or not any(weights):
-            raise UsageError(f"--blend-schedule: {show_value(weight_text)} at {position} are not weights above 0")
+            raise InputError(f"--blend-schedule: {show_value(weight_text)} at {position} are not weights above 0")
         if not starts and Fraction(match[1]):
-            raise UsageError(f"--blend-schedule begins at {position}", hint=_BEGIN)
+            raise InputError(f"--blend-schedule begins at {position}", hint=_BEGIN)
         number = Fraction(match[1]) * THOUSANDS[match[2].lower()]
         start = int(number * samples_by_unit.get(match[3][:1].lower(), 1))
         if start > last or (starts and start <= starts[-1]):
-            raise UsageError(f"--blend-schedule: {position} (sample {start}) is not ascending and up to {last}")
+            raise InputError(f"--blend-schedule: {position} (sample {start}) is not ascending and up to {last}")
         if len(weights) != num_datasets:
-            raise UsageError(f"--blend-schedule: {position} has {len(weights)} weights of {num_datasets}")
+            raise InputError(f"--blend-schedule: {position} has {len(weights)} weights of {num_datasets}")
         starts.append(start)
         rows.append(weights)
     if not starts:
-        raise UsageError("--blend-schedule is empty", hint=_BEGIN)
+        raise InputError("--blend-schedule is empty", hint=_BEGIN)
     start_array, shares = np.array(starts, np.float64), np.array(rows, np.float64)
     shares /= shares.sum(axis=1, keepdims=True)
     slopes = np.zeros_like(shares)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dsindex.errors import LimitError, UsageError
+from dsindex.errors import InputError, LimitError
 from dsindex.messages import show_value
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def parse_split(text: str) -> tuple[float, float, float]:
     """Parse a split in any notation that Megatron accepts, and normalise it.
 
     Raises:
-        UsageError: If it does not consist of one to three shares that are not all zero.
+        InputError: If it does not consist of one to three shares that are not all zero.
 
     >>> parse_split("80, 20")
     (0.8, 0.2, 0.0)
@@ -210,7 +210,7 @@ def parse_split(text: str) -> tuple[float, float, float]:
         shares = [float(number) for number in re.findall(r"[.0-9]+", text)]
     if not 1 <= len(shares) <= len(SPLIT_NAMES) or not 0 < sum(shares) < math.inf or re.search(r"[-+a-zA-Z]", text):
         hint = "give the shares of train, valid and test, as in '969, 30, 1'"
-        raise UsageError(f"--split: {show_value(text)} is not one to three shares above 0", hint=hint)
+        raise InputError(f"--split: {show_value(text)} is not one to three shares above 0", hint=hint)
     train, valid, test = normalise(shares + [0.0] * (len(SPLIT_NAMES) - len(shares)))
     return train, valid, test
 

@@ -21,7 +21,7 @@ from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dsindex.errors import InputError, UsageError
+from dsindex.errors import InputError
 from dsindex.megatron.flags import JobTokenizer, TrainingLength
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def parse_replacements(words: Sequence[str]) -> list[Replacement]:
     """Return the pairs of `--dataset-path-as`.
 
     Raises:
-        UsageError: If a word has no equals sign.
+        InputError: If a word has no equals sign.
 
     >>> parse_replacements(["data=/lustre/data"])
     [('data', '/lustre/data')]
@@ -242,7 +242,7 @@ def parse_replacements(words: Sequence[str]) -> list[Replacement]:
     pairs = [(start, replacement) for start, equals, replacement in (word.partition("=") for word in words) if equals]
     if len(pairs) < len(list(words)):
         hint = "write HERE=THERE, two beginnings of paths"
-        raise UsageError(f"--dataset-path-as: {' '.join(words)} has no equals sign", hint=hint)
+        raise InputError(f"--dataset-path-as: {' '.join(words)} has no equals sign", hint=hint)
     return pairs
 
 

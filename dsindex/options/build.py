@@ -9,7 +9,7 @@ from dsindex.errors import UsageError
 from dsindex.megatron.pretrain_command import TOKENIZER_NAMES
 from dsindex.options.common import ExecutorConfig, OptionalPath, OptionalShare, Output, Size, TextConfig, Tokenizer
 from dsindex.options.index import IndexBasics, IndexConfig
-from dsindex.options.model import Options, Parsed, option, options_of, refusing_options
+from dsindex.options.model import Options, Parsed, option, options_of
 from dsindex.store.urls import refuse_address
 
 if TYPE_CHECKING:
@@ -171,13 +171,12 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
             vocabulary_size: Token ids must be smaller than this; None if it is not known.
 
         Raises:
-            UsageError: If a jq program does not compile, or uses a part of jq that is not allowed.
+            InputError: If a jq program does not compile, or uses a part of jq that is not allowed.
         """
         from dsindex.text.selection import open_selection
 
         size = None if self.token_ids is None else vocabulary_size
-        with refusing_options():
-            return open_selection(self.keys, where=self.where, join=self.join, vocabulary_size=size)
+        return open_selection(self.keys, where=self.where, join=self.join, vocabulary_size=size)
 
     def index_config(self, prefix: str) -> IndexConfig | None:
         """Return the options of a dataset's index caches; None if none are requested."""

@@ -104,8 +104,6 @@ class ConvertCommand(Options):
             self.source.endswith(PBIN_SUFFIX) or self.destination.endswith(PBIN_SUFFIX)
         ):
             raise ValueError(f"neither SRC {self.source} nor DST {self.destination} ends in .pbin")
-        if self.token_type is not None and self.destination.endswith(PBIN_SUFFIX):
-            raise ValueError(f"--token-type is the type of a .bin, and DST {self.destination} is a .pbin")
 
 
 class VerifyConfig(ExecutorConfig, DecodingConfig):
@@ -134,7 +132,7 @@ class VerifyConfig(ExecutorConfig, DecodingConfig):
     """Tokenize the inputs again and compare the tokens."""
     sample: Share = option("SHARE", default=1.0, needs=("against_source",))
     """Compare only this share of the documents, in shards of 32 MiB of input, such as 1% or 0.01."""
-    engine: EngineName = option(default="auto", needs=("against_source",))
+    engine: EngineName = option(default="auto")
     """Library that encodes for --against-source (default: auto)."""
     same_as: OptionalDataset = option("B", default=None)
     """Compare the documents with dataset B."""

@@ -162,9 +162,7 @@ class SampleOrder(Options):
     """Options for the order of samples."""
 
     group: ClassVar = "order"
-    document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option(
-        "SPLIT", default=("train",), needs=("document_order",)
-    )
+    document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option("SPLIT", default=("train",))
     """Splits that --document-order arranges (default: train)."""
     shuffle_epochs: Literal["together", "separately", "never"] | None = option(default=None)
     """together: shuffle the samples of all epochs, as Megatron does. separately: shuffle within each epoch. never: keep

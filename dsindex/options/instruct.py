@@ -47,7 +47,7 @@ class InstructConfig(RecordsConfig):
         "A,B,C", default=None, separator=","
     )
     """Shares of train, valid and test. A hash of its content decides the split of each conversation."""
-    split_seed: int = option("N", default=1234, needs=("split",))
+    split_seed: int = option("N", default=1234)
     """Seed of the split (default: 1234)."""
     export: Parsed[ExportKind | Sequence[ExportKind], tuple[ExportKind, ...]] = option("KIND", default=())
     """Also write a folder for other trainers. parquet: rows of input_ids and labels for TRL, axolotl and others.

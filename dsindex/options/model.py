@@ -11,12 +11,11 @@ command line, plain values from YAML, or objects from Python; the type of the fi
 from __future__ import annotations
 
 import ast
-import contextlib
 import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -218,11 +217,13 @@ class Options:
         if problems:
             raise UsageError("; ".join(problems), hint="; ".join(hints) or None)
         fields["given_names"] = frozenset(values)
-        with refusing_options():
+        try:
             self._check_combinations(options)
             for kind in reversed(type(self).__mro__):
                 if "_check_agreement" in vars(kind):
                     vars(kind)["_check_agreement"](self)
+        except (ValueError, InputError) as error:
+            raise UsageError(*error.args) from error
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -254,15 +255,6 @@ class Options:
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__, **changes)
         return copy
-
-
-@contextlib.contextmanager
-def refusing_options() -> Iterator[None]:
-    """Turn a ValueError or an InputError of the block, which checks options, into a UsageError."""
-    try:
-        yield
-    except (ValueError, InputError) as error:
-        raise UsageError(*error.args) from error
 
 
 _options_by_model: dict[type[Options], dict[str, Option]] = {}

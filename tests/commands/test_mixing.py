@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from dsindex.commands.mix import divide, parse_amount
-from dsindex.errors import UsageError
+from dsindex.errors import InputError
 from dsindex.options.numbers import parse_tokens
 
 
@@ -40,7 +40,7 @@ def test_amounts_divide_the_tokens(text, available, budget, tokens, shares):
     ("max1epoch max2epochs", 301, "raise them or their limits"),
 ])  # fmt: skip
 def test_amounts_that_contradict_each_other_are_refused(text, budget, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(InputError, match=message):
         divide(amounts(text), [100, 100], budget, names="ab")
 
 

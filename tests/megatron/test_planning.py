@@ -79,7 +79,7 @@ def test_matrix_is_written_with_an_integer_zero_and_null_for_no_part():
 
 @pytest.mark.parametrize("text", ["abc", "0,0,0", "1,2,3,4", "-5,5", "1e3,1", "1.2.3,4"])
 def test_split_that_megatron_would_misread_is_refused(text):
-    with pytest.raises(UsageError, match=r"split.*not one to three shares above 0"):
+    with pytest.raises(InputError, match=r"split.*not one to three shares above 0"):
         epochs.parse_split(text)
 
 
