@@ -79,12 +79,7 @@ def convert_dataset(config: ConvertCommand) -> ConvertResult:
 
 
 def convert_to_pbin(
-    prefix: str,
-    output: str,
-    *,
-    version: PbinVersion = CURRENT_VERSION,
-    flatten: bool = False,
-    seed: int | None = None,
+    prefix: str, output: str, *, version: PbinVersion = CURRENT_VERSION, flatten: bool = False, seed: int | None = None
 ) -> ConvertResult:
     """Write a `.pbin` with the documents of an MMIDIDX dataset.
 

@@ -464,10 +464,7 @@ def _allocate_blend(size: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
 
 @njit(cache=True, nogil=True)
 def _blend_greedily(
-    weights: NDArray[np.float64],
-    limits: NDArray[np.float64],
-    datasets: NDArray[np.int16],
-    samples: NDArray[np.int64],
+    weights: NDArray[np.float64], limits: NDArray[np.float64], datasets: NDArray[np.int16], samples: NDArray[np.int64]
 ) -> None:
     # Both halves are searched for the largest lag in one loop, since the processor overlaps the two searches. A weight
     # of -inf pads the shorter half.

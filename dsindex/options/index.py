@@ -12,12 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from dsindex.datasets.arguments import AnyDataset, Result, list_text_prefixes
 from dsindex.errors import UsageError
 from dsindex.megatron.flags import MID_LEVEL_SURPLUS, JobTokenizer, Release
-from dsindex.megatron.pretrain_command import (
-    TOKENIZER_NAMES,
-    JobCommand,
-    merge_command,
-    read_command,
-)
+from dsindex.megatron.pretrain_command import TOKENIZER_NAMES, JobCommand, merge_command, read_command
 from dsindex.messages import show_value, split_unit
 from dsindex.options.common import ExecutorConfig, OptionalLocalPath, OptionalPath, Path, TrainingLength
 from dsindex.options.model import Options, Parsed, option

@@ -12,13 +12,7 @@ from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
 from dsindex.messages import show_name
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.input_paths import find_paths, piped_input
-from dsindex.runtime.plan import (
-    choose_shard_size,
-    choose_smallest_shard,
-    cut_input,
-    examine_inputs,
-    plan_shards,
-)
+from dsindex.runtime.plan import choose_shard_size, choose_smallest_shard, cut_input, examine_inputs, plan_shards
 from dsindex.runtime.work_folder import STDIN_FILE, hold_work_folder, read_shard_size
 from dsindex.store.protocol import find, open_output, store_of
 from dsindex.store.read import has_stamped_content, stamp_content
@@ -176,11 +170,7 @@ class TextSource:
 
 
 def open_source(
-    config: TextConfig,
-    *,
-    append_eod: bool,
-    reporter: Reporter | None = None,
-    selection: Selection | None = None,
+    config: TextConfig, *, append_eod: bool, reporter: Reporter | None = None, selection: Selection | None = None
 ) -> TextSource:
     """Load the tokenizer and find the inputs; standard input is read last, into the work folder.
 
