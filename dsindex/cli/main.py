@@ -36,14 +36,8 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 FILE_COMMANDS = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct", "report"})
 """Commands that succeed once their files are complete, even if the summary cannot be printed."""
-PRINTING_OPTIONS = ("dry_run", "show", "explain")
-"""Options with which such a command writes no files."""
-CHOOSING_OPTIONS = {
-    "build": ("estimate", "dry_run"),
-    "instruct": ("show_conversations", "show", "dry_run"),
-    "pack": ("join_packed", "merge"),
-}
-"""Command → another function, and the options that choose it."""
+CHOOSING_OPTIONS = ("dry_run", "show", "merge")
+"""Options that choose another function than the command's own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _say("note", f"these flags have no effect here: {', '.join(ignored)}")
             job = {"command": words[end + 1 :]} if end < len(words) else {}  # the words after --
             values = read_values(options) | job
-            file_command = None if any(map(values.get, PRINTING_OPTIONS)) else command
+            file_command = None if any(map(values.get, ("dry_run", "show", "explain"))) else command
             result = run(command, values)
             if options.as_json:
                 sys.stdout.write(encode_json(as_plain(result), newline=True, ascii_only=True).decode())
@@ -101,10 +95,13 @@ def run(command: str, values: dict[str, Any]) -> object:
     from dsindex.commands import api as functions  # slow to import
 
     name = "build_index" if command == "index" else command.replace("-", "_")
-    other_name, *choosing_options = CHOOSING_OPTIONS.get(command, (name,))
-    chosen = {option: value for option in choosing_options if (value := values.pop(option, None))}
-    if chosen:
-        name, values = other_name, values | chosen
+    values = {option: value for option, value in values.items() if value or option not in CHOOSING_OPTIONS}
+    if command == "build" and values.pop("dry_run", False):
+        name = "estimate"
+    elif command == "instruct" and ("show" in values or "dry_run" in values):
+        name = "show_conversations"
+    elif command == "pack" and "merge" in values:
+        name = "join_packed"
     elif "progress" in options_of(load_model(command)):
         values["progress"] = True
     return getattr(functions, name).command(**values)

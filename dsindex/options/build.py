@@ -99,8 +99,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     def _check_agreement(self) -> None:
         """Check shares, keys and names."""
         if self.hold_out is not None and self.hold_out >= (self.sample or 1.0):
-            share = "" if self.sample is None else f" of --sample {self.sample}"
-            raise ValueError(f"--hold-out {self.hold_out} leaves nothing{share} to train on")
+            raise ValueError(f"--hold-out {self.hold_out} leaves nothing to train on")
         if self.token_ids is not None and self._parsed_keys[0].program is not None:
             msg = f"--token-ids: {self.token_ids!r} is a jq expression; only a name or a path such as .meta.ids works"
             raise ValueError(msg)

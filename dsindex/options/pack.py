@@ -9,7 +9,7 @@ from dsindex.datasets.arguments import PBIN_SUFFIX, AnyPath
 from dsindex.errors import UsageError
 from dsindex.options.common import Output, Path, Paths, TextConfig
 from dsindex.options.datasets import PbinEra
-from dsindex.options.model import Options, flag_of, option, options_of
+from dsindex.options.model import Options, option
 from dsindex.store.urls import locate_output, refuse_url
 
 
@@ -27,13 +27,6 @@ class JoinConfig(Options):
     output: Annotated[Path, _parse_pbin_path, refuse_url] = option(default=...)
     pbin_era: PbinEra = option(default="current")
     shuffle_documents: int | None = option("SEED", default=None)
-
-    @classmethod
-    def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Refuse options of packing text."""
-        for name in sorted(values.keys() & options_of(PackConfig).keys() - options_of(cls).keys()):
-            raise UsageError(f"--merge and {flag_of(name, options_of(PackConfig)[name])} cannot be combined")
-        return values
 
 
 class PackConfig(TextConfig):
