@@ -64,8 +64,8 @@ _LIST_FILTERS = frozenset({"map", "reject", "rejectattr", "select", "selectattr"
 """Filters that yield the items of a list one at a time."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>", re.IGNORECASE)
 _CHANGES_CASE = re.compile(r"\b(?:upper|title|swapcase)\b")
-_PARTS = ("[{'type': 'text'", '[{"type": "text"')
-"""Start of a list of parts as Python and JSON write it."""
+_PARTS = ("{'type': 'text'", '[{"type": "text"')
+"""Start of a part as Python writes it, and of a list of parts as JSON."""
 _WORD = re.compile(r"\w+")
 _ASKS_FOR_NULL = re.compile(r"\bcontent\W{0,2}\s+is\s+(?:not\s+)?none\b")
 _SHOWN_CHARACTERS = 1000
@@ -227,11 +227,13 @@ class ChatTemplate:
         written = [start for start in _PARTS if start in text]
         if not written and " at 0x" not in (text.lower() if self._changes_case else text):
             return
-        record = json.dumps([*messages, variables], ensure_ascii=False)
+        # Llama 3.1 and others write results as JSON, also those in parts.
+        results = [json.dumps(message.get("content")) for message in messages if message["role"] in TOOL_ROLES]
+        record = json.dumps([*messages, variables, *results], ensure_ascii=False)
         if any(address not in self._known_text and address not in record for address in {*_ADDRESS.findall(text)}):
             reason = "writes the address of an object in memory, which no output may depend on"
             raise RecordProblem("template-failed", f"the chat template {reason}")
-        if any(start not in record for start in written):
+        if any(json.dumps(start)[1:-1] not in record for start in written):
             reason = "writes a content's parts as a list; join them in the record, or fix the template"
             raise RecordProblem("template-failed", f"the chat template {reason}")
 

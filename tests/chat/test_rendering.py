@@ -129,6 +129,17 @@ def test_template_that_cannot_be_used_is_refused_at_once(source, match):
         ChatTemplate(source)
 
 
+def test_parts_that_a_template_would_write_as_json_are_joined():
+    source = "{% for m in messages %}{{ m.content if m.content is string else m.content | tojson }};{% endfor %}"
+    messages = [{"role": role, "content": [{"type": "text", "text": role}]} for role in ("user", "assistant")]
+    template = ChatTemplate(source, reply_role=None)
+    assert template.render(messages).text == "user;assistant;"
+    assert (
+        template.render([{"role": "tool", "content": messages[0]["content"]}]).text
+        == '[{"type": "text", "text": "user"}];'
+    )
+
+
 def test_addresses_that_a_text_is_about_are_text():
     address = "<function f at 0x7f8a1c>"
     template = ChatTemplate("{{ messages[0].content }}{{ x }}<a at 0x1f>", constants={"x": "<b at 0x2f>"})
