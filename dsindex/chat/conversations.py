@@ -102,6 +102,7 @@ TRAINED_QUESTION = "a user turn marked for training"
 UNTRAINED_END = "an untrained end of the last reply"
 """The template writes the token that ends a reply outside `{% generation %}`, so the token is masked."""
 REORDERED_REPLY = "text or a thought after a tool call"
+UNWRITTEN_THOUGHT = "a thought in the content"
 OTHER_THOUGHTS = "a thought in unknown tags"
 QUOTED_ARGUMENTS = "arguments of a tool call as a quoted string"
 

@@ -211,6 +211,11 @@ NOTES = {
     "calls of tools": ("who" + PLAIN, CALLED, ("tool_calls",)),
     "tools of calls": (PLAIN.replace("m.content + eos_token", "m.tool_calls[0].function.name"), CALLED, ("tools",)),
     "content": (PLAIN.replace("{{ m.content }}", ""), {}, ("content",)),
+    "a thought": (
+        PLAIN.replace("m.content", "m.content.split('</think>')[-1]"),
+        {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "<think>who</think>you"}]},
+        ("a thought in the content",),
+    ),
     "a tool's result": (
         PLAIN.replace("{{ m.content }}", "{{ m.content if m.role == 'user' }}"),
         {"messages": [{"role": "user", "content": "Hi"}, {"role": "tool", "content": '"who"'},
