@@ -69,6 +69,9 @@ FOUND = {
     LOOP + "{{ m.role[0] | upper }}:{{ '<think></think>' if m.role == 'assistant' }}{{ m.content }};"
     "{% endfor %}{% if add_generation_prompt %}A:<think>{% endif %}":
         "U:Hello?;A:«<think></think>Hello;»U:Hello;A:«<think></think>  Hello?\n;»",
+    LOOP + "{{ m.role[0] | upper }}:{{ '</think>' if m.role == 'assistant' }}{{ m.content }};"
+    "{% endfor %}{% if add_generation_prompt %}A:<think></think>{% endif %}":
+        "U:Hello?;A:</think>«Hello;»U:Hello;A:</think>«  Hello?\n;»",
     "{% macro w(m) %}{{ m.role[0] | upper }}:{{ m.content }};{% endmacro %}" + LOOP + "{{ w(m) }}" + END:
         "U:Hello?;A:«Hello;»U:Hello;A:«  Hello?\n;»",
 }  # fmt: skip
