@@ -516,7 +516,8 @@ def _read_turns(value: object, key: str) -> list[Any]:
             system = turn["system"]
             turns.append({"role": "system", "content": system})
         question, read_keys = _read_question(turn, pair[0])
-        reply_fields = {key: value for key, value in turn.items() if key not in (*read_keys, pair[1], "system")}
+        used_keys = {*read_keys, pair[1], "system", *ARGUMENT_KEYS}  # here, arguments are metadata
+        reply_fields = {key: value for key, value in turn.items() if key not in used_keys}
         turns += [
             {"role": "user", "content": question},
             {"role": "assistant", "content": turn[pair[1]], **reply_fields},

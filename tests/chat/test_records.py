@@ -61,7 +61,7 @@ SHAPES = {
     "list of JSON": ({"messages": [json.dumps(USER), json.dumps(REPLY)]}, [USER, REPLY]),
     "object of lists": ({"messages": {"role": ["user", "assistant"], "content": ["Hi", "Yo"]}}, [USER, REPLY]),
     "both role keys": ({"messages": [{"role": None, "from": "Human", "content": None, "value": "Hi"}]}, [USER]),
-    "pairs of ms-swift": ({"conversation": [{"human": "Hi", "assistant": "Yo"}] * 2}, [USER, REPLY] * 2),
+    "pairs of ms-swift": ({"messages": [{"human": "Hi", "assistant": "Yo", "parameters": {}}] * 2}, [USER, REPLY] * 2),
     "pairs of xtuner": ({"conversation": [{"system": "S", "input": "Hi", "output": "Yo", "reasoning": "t"}]},
                         [SYSTEM, USER, {**REPLY, **THOUGHT}]),
     "Alpaca's pairs": ({"messages": [{"instruction": "a", "input": "b", "output": "Yo"}]},
