@@ -102,6 +102,7 @@ TRAINED_QUESTION = "a user turn marked for training"
 UNTRAINED_END = "an untrained end of the last reply"
 """The template writes the token that ends a reply outside `{% generation %}`, so the token is masked."""
 REORDERED_REPLY = "text or a thought after a tool call"
+UNWRITTEN_THOUGHT = "a thought in the content"
 OTHER_THOUGHTS = "a thought in unknown tags"
 QUOTED_ARGUMENTS = "arguments of a tool call as a quoted string"
 
@@ -515,7 +516,8 @@ def _read_turns(value: object, key: str) -> list[Any]:
             system = turn["system"]
             turns.append({"role": "system", "content": system})
         question, read_keys = _read_question(turn, pair[0])
-        reply_fields = {key: value for key, value in turn.items() if key not in (*read_keys, pair[1], "system")}
+        used_keys = {*read_keys, pair[1], "system", *ARGUMENT_KEYS}  # here, arguments are metadata
+        reply_fields = {key: value for key, value in turn.items() if key not in used_keys}
         turns += [
             {"role": "user", "content": question},
             {"role": "assistant", "content": turn[pair[1]], **reply_fields},

@@ -37,7 +37,7 @@ from dsindex.chat.conversations import (
     function_of,
     strings_in,
 )
-from dsindex.chat.rendering import ChatTemplate, SearchedText, has_content
+from dsindex.chat.rendering import ChatTemplate, SearchedText, find_unwritten
 from dsindex.chat.statistics import explain_note, fingerprint_content
 from dsindex.chat.thoughts import add_first_pair, find_tag_pairs, find_thoughts, has_other_tags, skip_blanks
 from dsindex.chat.tokens import (
@@ -420,8 +420,8 @@ class _ChatPrompt:
         notes = {name for name in unread_names if variables[name] not in ("", [], {})}
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
         for message in self._conversation.messages:
-            if not has_content(message, texts["content"]):
-                notes.add("content")
+            if unwritten := find_unwritten(message, texts["content"]):
+                notes.add(unwritten)
             if len(message) > 2:
                 notes.update(name for name in _HAS_PART.keys() & message if not _HAS_PART[name](message, texts[name]))
                 notes.update(key for key in self._encoder.unread_keys & message.keys() if message[key])

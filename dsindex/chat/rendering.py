@@ -30,7 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace, _PassArg, missing
 from jinja2.visitor import NodeTransformer
 
-from dsindex.chat.conversations import TOOL_ROLES, change_call, function_of, join_parts, parse_json
+from dsindex.chat.conversations import TOOL_ROLES, UNWRITTEN_THOUGHT, change_call, function_of, join_parts, parse_json
 from dsindex.chat.replies import Rendered, ReplyFinder, Span
 from dsindex.chat.thoughts import THINK, find_thoughts
 from dsindex.errors import InputError, RecordProblem
@@ -64,9 +64,10 @@ _LIST_FILTERS = frozenset({"map", "reject", "rejectattr", "select", "selectattr"
 """Filters that yield the items of a list one at a time."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>", re.IGNORECASE)
 _CHANGES_CASE = re.compile(r"\b(?:upper|title|swapcase)\b")
-_PARTS = ("[{'type': 'text'", '[{"type": "text"')
-"""Start of a list of parts as Python and JSON write it."""
+_PARTS = ("{'type': 'text'", '[{"type": "text"')
+"""Start of a part as Python writes it, and of a list of parts as JSON."""
 _WORD = re.compile(r"\w+")
+_THINK_TAG = re.compile(r"</?think(?:\s[^<>]*)?>", re.IGNORECASE)
 _ASKS_FOR_NULL = re.compile(r"\bcontent\W{0,2}\s+is\s+(?:not\s+)?none\b")
 _SHOWN_CHARACTERS = 1000
 _SEARCHED_CHARACTERS = 64
@@ -227,11 +228,13 @@ class ChatTemplate:
         written = [start for start in _PARTS if start in text]
         if not written and " at 0x" not in (text.lower() if self._changes_case else text):
             return
-        record = json.dumps([*messages, variables], ensure_ascii=False)
+        # Llama 3.1 and others write results as JSON, also those in parts.
+        results = [json.dumps(message.get("content")) for message in messages if message["role"] in TOOL_ROLES]
+        record = json.dumps([*messages, variables, *results], ensure_ascii=False)
         if any(address not in self._known_text and address not in record for address in {*_ADDRESS.findall(text)}):
             reason = "writes the address of an object in memory, which no output may depend on"
             raise RecordProblem("template-failed", f"the chat template {reason}")
-        if any(start not in record for start in written):
+        if any(json.dumps(start)[1:-1] not in record for start in written):
             reason = "writes a content's parts as a list; join them in the record, or fix the template"
             raise RecordProblem("template-failed", f"the chat template {reason}")
 
@@ -263,18 +266,27 @@ class SearchedText:
 
 
 def has_content(message: Mapping[str, Any], text: SearchedText) -> bool:
-    """Tell whether a text contains the content of a message.
+    """Tell whether a text contains the content of a message, but perhaps not its thoughts."""
+    return find_unwritten(message, text) != "content"
 
-    A tool's content counts as present if its longest word is, since a template may rewrite its JSON. A content with
-    thoughts always counts: a template may drop them.
+
+def find_unwritten(message: Mapping[str, Any], text: SearchedText) -> str | None:
+    """Return `content` or UNWRITTEN_THOUGHT if a text lacks the content of a message, or only a thought in it.
+
+    A tool's content counts as present if its longest word is, since a template may rewrite its JSON.
     """
     content = message.get("content") or ""
     if isinstance(content, str) and content.strip() in text:  # a shortcut for almost all messages
-        return True
+        return None
     parts = [content] if isinstance(content, str) else [part["text"] for part in content]
     if message["role"] in TOOL_ROLES:
-        return max(_WORD.findall(" ".join(parts)), key=len, default="") in text
-    return all(part.strip() in text or any(find_thoughts(part, (THINK,))) for part in parts)
+        return None if max(_WORD.findall(" ".join(parts)), key=len, default="") in text else "content"
+    missing_parts = [part for part in parts if part.strip() not in text]
+    thoughts = [[part[begin:end] for begin, end in find_thoughts(part, (THINK,))] for part in missing_parts]
+    if not all(thoughts):
+        return "content"
+    inner_texts = _THINK_TAG.split("".join(chain.from_iterable(thoughts)))
+    return None if all(inner_text.strip() in text for inner_text in inner_texts) else UNWRITTEN_THOUGHT
 
 
 def _as_parts(content: Any) -> Any:  # noqa: ANN401 - a text or parts

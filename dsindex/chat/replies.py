@@ -157,6 +157,9 @@ class ReplyFinder:
             raise _problem(
                 f"{where}: the template writes nothing that ends a reply, so a model would not learn to stop"
             )
+        closing_tag = _OPENER.sub("", prompt[len(header) :]).strip()
+        if closing_tag and text.startswith(closing_tag, begin):  # DeepSeek V3.2 leaves out the opening one
+            spans[0] = spans[0]._replace(begin=begin + len(closing_tag))
         return spans
 
     def _find_header(self, number: int) -> tuple[str, str, str]:

@@ -181,25 +181,18 @@ def test_reasoning_is_trained_masked_or_dropped(reasoning, expected, reply):
     assert ("who is up" in train("bytes").decode(whole.tokens)) is (reasoning != "drop")
 
 
-def test_a_thought_in_tags_of_another_family_is_masked_behind_text_of_the_template():
-    record = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "[THINK]up[/THINK]you"}]}
-    template = PLAIN.replace("m.content + eos_token", "'who' + m.content")
-    assert trained_of("reasoning: mask", record, template) == "whoyou"
+@pytest.mark.parametrize(("mode", "reply", "expected"), [
+    ("learn", {}, "you"), ("learn", {"reasoning_content": "up"}, "you"),
+    ("learn", {"reasoning_content": " "}, "<think></think>you"), ("mask", {"content": "[THINK]up[/THINK]you"}, "you"),
+])  # fmt: skip
+def test_an_empty_thought_of_the_template_is_not_trained_on(mode, reply, expected):
+    record = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "you", **reply}]}
+    template = PLAIN.replace("m.content + eos_token", "'<think></think>' + m.content")
+    assert trained_of(f"reasoning: {mode}", record, template) == expected
 
 
-@pytest.mark.parametrize(("thought", "expected"), [(None, "you"), ("up", "you"), (" ", "<think></think>you")])
-def test_an_empty_thought_is_trained_on_only_if_the_record_has_it(thought, expected):
-    record = {"messages": [{"role": "user", "content": "Hi"}, {**THINKS, "reasoning_content": thought}]}
-    assert trained_of("", record, PLAIN.replace("m.content + eos_token", "'<think></think>' + m.content")) == expected
-
-
-CALLED = {
-    "messages": [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "who"}}]},
-    ],
-    "tools": [{"name": "who"}],
-}
+CALLED = chat("Hi", "Go") | {"tools": [{"name": "who"}]}
+CALLED["messages"][1] |= {"content": "", "tool_calls": [{"function": {"name": "who"}}]}
 NOTES = {
     "reasoning": (PLAIN, {"messages": [{"role": "user", "content": "Hi"}, THINKS]}, ("reasoning_content",)),
     "calls and tools": (
@@ -211,12 +204,10 @@ NOTES = {
     "calls of tools": ("who" + PLAIN, CALLED, ("tool_calls",)),
     "tools of calls": (PLAIN.replace("m.content + eos_token", "m.tool_calls[0].function.name"), CALLED, ("tools",)),
     "content": (PLAIN.replace("{{ m.content }}", ""), {}, ("content",)),
-    "a tool's result": (
-        PLAIN.replace("{{ m.content }}", "{{ m.content if m.role == 'user' }}"),
-        {"messages": [{"role": "user", "content": "Hi"}, {"role": "tool", "content": '"who"'},
-                      {"role": "assistant", "content": "Go"}]},
-        ("content",),
-    ),
+    "a thought": (PLAIN.replace("m.content", "m.content.split('</think>')[-1]"), chat("Hi", "<think>who</think>you"),
+                  ("a thought in the content",)),
+    "a tool's result": (PLAIN.replace("{{ m.content }}", "{{ m.content if m.role == 'user' }}"),
+        {"messages": [*chat("Hi", "Go")["messages"], {"role": "tool", "content": '"who"'}]}, ("content",)),
     "tools of a message": (
         "{% for t in tools or [] %}{{ t }}{% endfor %}" + PLAIN,
         {"messages": [{"role": "system", "content": "by", "tools": [{"name": "f"}]}, {"role": "user", "content": "Hi"},

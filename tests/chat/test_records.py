@@ -61,10 +61,11 @@ SHAPES = {
     "list of JSON": ({"messages": [json.dumps(USER), json.dumps(REPLY)]}, [USER, REPLY]),
     "object of lists": ({"messages": {"role": ["user", "assistant"], "content": ["Hi", "Yo"]}}, [USER, REPLY]),
     "both role keys": ({"messages": [{"role": None, "from": "Human", "content": None, "value": "Hi"}]}, [USER]),
-    "pairs of ms-swift": ({"conversation": [{"human": "Hi", "assistant": "Yo"}] * 2}, [USER, REPLY] * 2),
-    "pairs of xtuner": ({"conversation": [{"system": "S", "input": "Hi", "output": "Yo"}]}, [SYSTEM, USER, REPLY]),
-    "pairs of Alpaca": ({"conversation": [{"instruction": "Add", "input": "1+1", "output": "Yo", "reasoning": "t"}]},
-                        [{"role": "user", "content": "Add\n\n1+1"}, {**REPLY, **THOUGHT}]),
+    "pairs of ms-swift": ({"messages": [{"human": "Hi", "assistant": "Yo", "parameters": {}}] * 2}, [USER, REPLY] * 2),
+    "pairs of xtuner": ({"conversation": [{"system": "S", "input": "Hi", "output": "Yo", "reasoning": "t"}]},
+                        [SYSTEM, USER, {**REPLY, **THOUGHT}]),
+    "Alpaca's pairs": ({"messages": [{"instruction": "a", "input": "b", "output": "Yo"}]},
+                       [{"role": "user", "content": "a\n\nb"}, REPLY]),
     "lists of TRL": ({"prompt": [SYSTEM, USER], "completion": [REPLY]}, [SYSTEM, USER, REPLY]),
     "prompt and response": ({"prompt": "Hi", "response": "Yo"}, [USER, REPLY]),
     "query and response": ({"query": "Hi", "response": "Yo", "history": [["Hi", "Yo"]]}, [USER, REPLY] * 2),
@@ -148,20 +149,14 @@ def test_a_key_that_steers_what_is_trained_on_must_be_readable(key, value):
 
 
 def test_keys_that_are_ignored_are_noted():
-    record = {
-        "question": "Hi",
-        "answer": "Yo",
-        "solution": "No",
-        "context": "",
-        "rejected": [USER],
-        "thinking": "t",
-        "choices": ["Yo", "No"],
-    }
-    assert read(record).notes == ("answer", "choices", "rejected", "thinking")
+    record = {"question": "Hi", "answer": "Yo", "solution": "No", "context": "", "thinking": "t", "choices": ["Yo"]}
+    assert read(record).notes == ("answer", "choices", "thinking")
     assert read({"messages": [SYSTEM, USER], "system": "S", "prompt": "Hi"}).notes == ()
-    assert read({"messages": [SYSTEM, USER], "system": "other", "chosen": []}).notes == ("system",)
-    ignored = {"instructions": "S", "unmask": True}
-    assert read({"chosen": [USER], **ignored}, turns_field="chosen").notes == ("instructions", "unmask")
+    assert read({"messages": [SYSTEM, USER], "system": "other", "chosen": [], "unmask": 1}).notes == (
+        "system",
+        "unmask",
+    )
+    assert read({"chosen": [USER], "rejected": [USER]}, turns_field="chosen").notes == ("rejected",)
     assert read({"messages": [REPLY, USER], "output": "Yo", "history": [["Hi", "Yo"]]}).notes == ("history", "output")
     assert read({"messages": [USER, REPLY], "response": "Yo", "conversation": []}).notes == ()
     assert read({"messages": [USER, REPLY], "conversations": TURNS * 2}).notes == ("conversations",)
@@ -187,8 +182,7 @@ def test_a_record_may_mask_a_role_as_in_nemo():
 def test_trained_replies_need_the_role_of_replies():
     assert read({"prompt": [USER, REPLY, USER], "completion": [REPLY]}).trained == {3}
     assert read({"messages": [USER, REPLY] * 2, "only_last": True}).trained == {3}
-    pairs = [{"input": "Hi", "output": "Yo", "output_with_loss": is_trained} for is_trained in (False, True)]
-    assert read({"conversation": pairs}).trained == {3}
+    assert not read({"conversation": [{"input": "Hi", "output": "Yo", "output_with_loss": False}]}).trained
     bot, roles = {"role": "bot", "content": "x"}, {"user": "user", "bot": "Bot"}
     with pytest.raises(RecordProblem, match=r"message 2: .* its role 'Bot' is not the role of replies"):
         read({"messages": [USER, {**bot, "weight": 0}]}, role_mapping=roles)

@@ -69,6 +69,8 @@ FOUND = {
     LOOP + "{{ m.role[0] | upper }}:{{ '<think></think>' if m.role == 'assistant' }}{{ m.content }};"
     "{% endfor %}{% if add_generation_prompt %}A:<think>{% endif %}":
         "U:Hello?;A:«<think></think>Hello;»U:Hello;A:«<think></think>  Hello?\n;»",
+    LOOP + "{{ 'U:' if loop.index % 2 else 'A:</think>' }}{{ m.content }};" + END.replace("A:", "A:<think></think>"):
+        "U:Hello?;A:</think>«Hello;»U:Hello;A:</think>«  Hello?\n;»",
     "{% macro w(m) %}{{ m.role[0] | upper }}:{{ m.content }};{% endmacro %}" + LOOP + "{{ w(m) }}" + END:
         "U:Hello?;A:«Hello;»U:Hello;A:«  Hello?\n;»",
 }  # fmt: skip
@@ -88,8 +90,8 @@ def test_calls_are_found_and_their_results_are_not_trained_on():
     assert text == 'U:Hello?;A:«{"function": {"name": "f", "arguments": {"n": 1}}};»T:f;A:«Hello;»'
     reads = "{% if m.role != 'tool' %}{{ m.role[0] if m.role == 'user' }}{{ '>' if loop.index == 4 }}"
     reads += "{{ m.content or m.tool_calls[0].function.name }};{% else %}{{ m.content }}{% endif %}{% endfor %}"
-    after_results = "{{ '>' if messages[-1].role == 'tool' }}"  # in any case, as in DeepSeek V3's template
-    assert marked(LOOP + reads + after_results, [U, CALL, RESULT, R]) == "uHello?;«f;»f>«Hello;»"
+    reads += "{{ '>' if messages[-1].role == 'tool' }}"  # in any case, as in DeepSeek V3's template
+    assert marked(LOOP + reads, [U, CALL, RESULT, R]) == "uHello?;«f;»f>«Hello;»"
 
 
 def test_an_empty_reply_does_not_depend_on_the_replies_before_it():
@@ -102,8 +104,7 @@ def test_an_empty_reply_does_not_depend_on_the_replies_before_it():
 
 REFUSED = {
     "no-end": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }}" + END, "nothing that ends a reply"),
-    "end-of-the-last": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }}{{ ';' if loop.last }}" + END,
-        "message 2: the template writes nothing that ends a reply"),
+    "end-of-the-last": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }}{{ ';' if loop.last }}" + END, "that ends"),
     "no-loop": ("U:{{ messages[0].content }}A:{{ messages[1].content }};{{ messages[3].content }}", "it in a loop"),
     "other-end": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }}{{ '!' if loop.last else ';' }}" + END, "'Hello!'"),
     "other-text": (LOOP + "{{ m.role[0] | upper }}:{{ m.content | length }};" + END, "changes the texts"),
@@ -112,12 +113,9 @@ REFUSED = {
         "a part of the conversation, which is needed to find replies: .* refuses the conversation: two"),
     "no-thought": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }};" + END.replace("'A:'", "'A:<think>'"),
         "opens a thought, but the template writes the reply without one"),
-    "no-prompt": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }};{% endfor %}",
-        "message 2: the generation prompt is '', but the template writes 'A:'"),
-    "prompt-in-any-case": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }};{% endfor %}A:",
-        "message 4: behind it, the template writes a prompt for another reply: 'A:'"),
-    "instruction-behind-the-loop": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }};{% endfor %}S:Act;"
-        "{% if add_generation_prompt %}A:{% endif %}", "writes a prompt for another reply: 'S:Act;'"),
+    "no-prompt": (LOOP + WRITES + "{% endfor %}", "2: the generation prompt is '', but the template writes 'A:'"),
+    "prompt-in-any-case": (LOOP + WRITES + "{% endfor %}A:", "4: behind it, .* a prompt for another reply: 'A:'"),
+    "instruction-behind-the-loop": (LOOP + WRITES + END.replace("%}{", "%}S:Act;{", 1), "another reply: 'S:Act;'"),
     "question-in-reply": (LOOP + "{% if m.role == 'assistant' %}A:{{ messages[0].content }}{{ m.content }};{% endif %}"
         + END, r"message 2: it is 'Hello\?Hello;' by the template's loop, but 'Hello;' by its own texts"),
 }  # fmt: skip
