@@ -6,6 +6,8 @@ import shlex
 
 import pytest
 
+from tests.support.golden import OWN
+
 pytestmark = pytest.mark.usefixtures("folder")
 FLAGS = shlex.split(
     "--data-path web --split 90,5,5 --seq-length 30 --global-batch-size 8 --train-iters 20 --eval-interval 10 "
@@ -28,6 +30,15 @@ def test_command_makes_the_caches_of_its_flags(folder, cli):
     assert caches(folder / "cache") == caches(folder / "flags") != set()
     assert "from the command: --data-path, --split, --seq-length, --global-batch-size" in output
     assert "no cache depends on --lr, --bf16" in output
+
+
+def test_build_with_a_release_makes_the_caches_of_the_job(cli):
+    tokenizer = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", str(OWN.plain_tokenizer)]
+    text = ["--input", str(OWN.docs), "--append-eod", "--output-prefix", "out"]
+    assert "needs --tokenizer-type, as" in cli(["build", *text, *FLAGS[2:14], *CACHE, *RELEASE, *tokenizer[2:]], 2).err
+    cli(["build", *text, *FLAGS[2:14], *CACHE, *RELEASE, *tokenizer])
+    job = ["pretrain_gpt.py", *FLAGS[2:14], *tokenizer, *CACHE, "--data-path", "out_text_document"]
+    assert "3 of 3 caches ready" in cli(["index", "--explain", *RELEASE, "--", *job]).out
 
 
 def test_flags_override_the_command(folder, cli):
