@@ -225,8 +225,9 @@ def test_documents_that_run_together_are_noted(tmp_path, cli):
 @pytest.mark.parametrize(("error", "code", "message"), [
     (KeyboardInterrupt(), 130, "interrupted: finished shards are kept.*rerun the command"),
     (OutputError("full"), 1, "error: full"),
+    (FileNotFoundError(2, "x", "y"), 1, "internal error: FileNotFoundError"),
     (ZeroDivisionError("division"), 1, "internal error: ZeroDivisionError.*--debug"),
-], ids=["Ctrl-C", "ours", "fault"])  # fmt: skip
+], ids=["Ctrl-C", "ours", "no-file", "fault"])  # fmt: skip
 def test_how_a_build_ends(tmp_path, cli, monkeypatch, error, code, message):
     def fail(*_, **__):
         raise error
@@ -234,3 +235,10 @@ def test_how_a_build_ends(tmp_path, cli, monkeypatch, error, code, message):
     monkeypatch.setattr("dsindex.commands.build.run_build", fail)
     printed = cli(["build", "--input", "x", *TOKENIZER, "--output-prefix", str(tmp_path / "x")], code)
     assert_one_sentence(printed, message)
+
+
+def test_folder_that_was_removed_is_named(tmp_path, cli, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert_one_sentence(cli(["build", "--input", "x", *TOKENIZER, "--output-prefix", "y"], 1), "current folder was rem")

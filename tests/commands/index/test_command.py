@@ -54,6 +54,8 @@ def test_paths_of_the_job_are_read_here(folder, cli):
     cli(["index", "--dataset-path-as", f"{folder}=/lustre/data", *RELEASE, "--", *job])
     described = [json.loads(path.read_text()) for path in (folder / "cache").glob("*description.txt")]
     assert {description["dataset_path"] for description in described} == {"/lustre/data/web"}
+    unused = cli(["index", *FLAGS, *RELEASE, "--dry-run", "--dataset-path-as", "/wrong=/lustre", "web=/data/web"]).out
+    assert re.findall("--dataset-path-as (.*) replaces nothing", unused) == ["/wrong=/lustre"]
 
 
 def test_batch_size_follows_from_the_ranks(folder, cli):
