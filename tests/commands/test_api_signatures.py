@@ -101,6 +101,9 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
     ("mix", [{"a": 3}], {}, "a: '3' is not an amount such as 40% of the tokens"),
     ("build", ["a"], {**GIVEN, "where": ".x ="}, r"^jq pattern '\.x =': syntax error"),
     ("pack", ["a"], {"tokenizer": "t", "output": "o.pbin", "jq_pattern": "f("}, r"^jq pattern 'f\(': syntax error"),
+    ("inspect", [], {}, "^path is required"),
+    ("raw_index", [], {}, "^file is required"),
+    ("convert", ["a", "b"], {}, "^neither source a nor destination b ends in .pbin"),
     ("trace", ["a"], {"sample": 1, "consumed": 1}, "sample and consumed cannot be combined"),
 ])  # fmt: skip
 def test_misuse_is_told_in_one_sentence(name, arguments, options, message):

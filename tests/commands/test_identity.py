@@ -66,6 +66,7 @@ def test_only_changed_inputs_are_tokenized_again(executor, finished, build_text,
         if not finished:
             patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
         build_text("c a b", options=options, code=0 if finished else 130)
+    assert finished or " finished shards are kept in " in Path("out/x.progress.json").read_text()
     old = tokenized_inputs()
     Path("b.jsonl").write_bytes(b"".join(LINES[5:50]))
     output = build_text("d b a", options=[*options, *(["--replace"] if finished else [])]).err
