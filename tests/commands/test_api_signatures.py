@@ -100,9 +100,7 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
     ("merge", [["a", 3]], {"output_prefix": "o"}, "^input: expected str, bytes or os.PathLike object, not int"),
     ("mix", [{"a": 3}], {}, "a: '3' is not an amount such as 40% of the tokens"),
     ("build", ["a"], {**GIVEN, "where": ".x ="}, r"^jq pattern '\.x =': syntax error"),
-    ("pack", ["a"], {"tokenizer": "t", "output": "o.pbin", "jq_pattern": "f("}, r"^jq pattern 'f\(': syntax error"),
     ("inspect", [], {}, "^path is required"),
-    ("raw_index", [], {}, "^file is required"),
     ("convert", ["a", "b"], {}, "^neither source a nor destination b ends in .pbin"),
     ("trace", ["a"], {"sample": 1, "consumed": 1}, "sample and consumed cannot be combined"),
 ])  # fmt: skip

@@ -1,15 +1,14 @@
 """`dsindex mix`: the plan, token budgets, and refusals."""
 
-import io
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dsindex
-from dsindex.cli.render import show
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, golden_cases
 
@@ -34,15 +33,10 @@ def plan(run):
 JOB = "--seq-length 10 --split 1"
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_narrow_terminal_folds_names_and_cuts_no_number(monkeypatch):
+def test_narrow_terminal_folds_names_and_cuts_no_number(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
-    show(dsindex.mix(["web=60%", "books"], tokens="2k", seq_length=10, split="1"), file := Terminal())
-    assert re.search(r"^web +1,000 +1,200 +60%", file.getvalue(), re.MULTILINE)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert re.search(r"^web +1,000 +1,200 +60%", run(f"web=60% books --tokens 2k {JOB}").out, re.MULTILINE)
 
 
 def test_weights_of_a_job_are_explained(plan):
