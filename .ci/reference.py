@@ -17,8 +17,9 @@ HEAD = """\
 
 This page is generated from the option models by `make docs`; do not edit it.
 
-Every option is a flag, a key of the YAML file of `--config`, and an argument of the Python function; those in the last
-table are flags only. Flags may have underscores, and override the file. `dsindex COMMAND -h` lists the common options.
+Every option is a flag, a key of the YAML file of `--config`, and, [with few exceptions](python-api.md#functions), an
+argument of the Python function. Those in the last table are flags only. Flags may have underscores, and override the
+file. `dsindex COMMAND -h` lists the common options.
 """
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex._version import __version__
 from dsindex.cli.parser import COMMANDS, load_model, make_parser, read_values
 from dsindex.cli.standard_streams import StandardOutputError, flush_output, prepare_standard_streams
-from dsindex.errors import DsindexError, UsageError, missing_package
+from dsindex.errors import DsindexError, InputError, UsageError, missing_package
 from dsindex.messages import remove_secrets, show_name
 from dsindex.options.model import options_of
 from dsindex.runtime.interrupts import raise_missed_stop, stop_on_signals
@@ -137,6 +137,8 @@ def _fail(options: argparse.Namespace | None, error: Exception) -> int:
     """Print an error, with its traceback on request; return the exit code."""
     if isinstance(error, ImportError):
         error = missing_package(error) or error
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
+        error = InputError("the current folder was removed", hint="change to another folder")
     is_debug = getattr(options, "debug", False) and not isinstance(error, UsageError)
     if is_debug:
         sys.stderr.write(remove_secrets("".join(traceback.format_exception(error))))

@@ -39,7 +39,7 @@ COMMON_OPTIONS = frozenset({
     *("input", "output_prefix", "output", "tokenizer_model", "json_keys", "where", "append_eod", "on_bad_record"),
     *("config", "jq_pattern", "data_path", "seq_length", "split", "seed", "train_iters", "global_batch_size", "epochs"),
     *("data_cache_path", "megatron_release", "explain", "export", "workers", "address", "dry_run"),
-    *("config_file", "show"),
+    *("config_file", "show", "prefix", "against_source", "cache", "same_as"),
 })  # fmt: skip
 """Options that `-h` lists if a command has more than SCREENFUL; names of fields of any model."""
 HINTS = {"--split-sentences": "give a list of sentences as the text of a record, and each becomes a sequence"}

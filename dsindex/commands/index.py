@@ -552,6 +552,9 @@ def _notes(
         yield f"tell MaxText {maxtext.show_settings(spell(config.data_cache_path or ''), words, config.split)}"
     elif settings.tokenizer is None and not config.plain_names:
         yield f"these caches are named after their datasets, for a reader of your own; {NO_IDENTIFIERS}"
+    for start, replacement in parse_replacements(config.dataset_path_as or ()):
+        if not any(path.startswith(start) for path in (*counts, config.data_cache_path or "")):
+            yield f"--dataset-path-as {start}={replacement} replaces nothing: no dataset begins with {start}"
     yield from describe_sums(dict(zip(SPLIT_NAMES, _blends(config), strict=True)))
     for cache in gpt_caches:
         if not cache.num_samples:

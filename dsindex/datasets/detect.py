@@ -70,7 +70,7 @@ def detect_dataset(path: str) -> DetectedDataset:
         return DetectedDataset(kind="list", path=path)
     if detected is not None:
         return detected
-    if ending and os.path.isfile(path):
+    if ending and os.path.isfile(path) and os.path.basename(path) != EXPORT_MANIFEST:
         hint = "move the other files of the dataset there, or build it again"
         raise InputError(f"{path}: there is no dataset {prefix} next to it", hint=hint)
     folder = path if os.path.isdir(path) else os.path.dirname(path)

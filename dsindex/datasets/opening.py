@@ -9,6 +9,7 @@ a description of an index cache, or its folder           GPTDataset or BlendedDa
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.datasets.arguments import Caches, Result, cache_folder, list_text_prefixes, tokenizer_path
@@ -94,7 +95,7 @@ def open(
             args["tokenizer"] = tokenizer_path(tokenizer)
         if descriptions := getattr(path, "descriptions", None):  # path is a result of build_index
             args["descriptions"] = descriptions
-            detected = DetectedDataset(kind="index cache", path="path")
+            detected = DetectedDataset(kind="index cache", path=os.path.dirname(next(iter(descriptions))))
         else:
             detected = detect_dataset(_find_split_prefix(path, args) or cache_folder(path))
         return _open(detected, args, check=check, torch=torch)

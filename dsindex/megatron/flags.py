@@ -117,6 +117,8 @@ def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
 
 def _check_tokenizer(tokenizer: JobTokenizer) -> None:
     kind, pattern = tokenizer.tokenizer_type, tokenizer.tiktoken_pattern
+    if kind is None:
+        raise UsageError("--megatron-release needs --tokenizer-type, as in the job")
     if kind not in TOKENIZER_TYPES:
         raise UsageError(f"--tokenizer-type: {kind!r} is not one of {', '.join(TOKENIZER_TYPES)}")
     if pattern is not None and pattern not in MEGATRON_PATTERNS:

@@ -75,8 +75,8 @@ class ExecutorConfig(ProgressConfig):
 
     group: ClassVar = "execution"
     executor: Literal["auto", "local", "processes", "ray"] = option(default="auto")
-    """Where tasks run. auto: Ray if --address or RAY_ADDRESS is set, otherwise threads of this process, or processes
-    for work that holds the GIL (default: auto)."""
+    """Where tasks run. auto: Ray if --address is set, or RAY_ADDRESS for commands with --work-dir; otherwise threads of
+    this process, or processes for work that holds the GIL (default: auto)."""
     address: str | None = option("A", default=None)
     """Ray cluster to join: HOST:6379, or auto for the one that runs on this machine."""
     workers: int | None = option("N", default=None, ge=1, le=1 << 20)

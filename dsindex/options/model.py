@@ -241,8 +241,8 @@ class Options:
         used_names = [name for name, option in options.items() if getattr(self, name) not in (option.default, None, ())]
         for name in used_names:
             for requirement in options[name].needs:
-                alternatives = [alternative for alternative in requirement.split(" or ") if alternative in options]
-                if not set(alternatives) & set(used_names):
+                alternatives = requirement.split(" or ")  # `build` has no job_tokenizer; its IndexConfig is checked
+                if options.keys() >= set(alternatives) and not set(alternatives) & set(used_names):
                     flags = " or ".join(flag_of(alternative, options[alternative]) for alternative in alternatives)
                     raise ValueError(f"{flag_of(name, options[name])} needs {flags}")
             for excluded in options[name].excludes:

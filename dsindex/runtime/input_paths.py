@@ -120,7 +120,7 @@ class InputPath:
         except InputError as error:
             if not self.origin:
                 raise
-            raise InputError(f"{self.origin}: {error}") from error
+            raise InputError(f"{self.origin}: {error.args[0]}", *error.args[1:]) from error
 
 
 def find_paths(

@@ -467,18 +467,26 @@ def _prepare_work(job: Job) -> Iterator[None]:
         began = Began(plan=job.plan, output_prefix=prefix)
         if journal.began != began or journal.is_finished:
             journal.record(began)
-        with job.reporter.show_on(*map(ProgressFile, local_paths([prefix]))):
+        with job.reporter.show_on(*map(ProgressFile, local_paths([prefix]))), _noting_kept_shards(job):
             job.reporter.follow(executor)
             files = [join_path(job.work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs if path != "-")]
             executor.require_seen(files, [folder_of(prefix)])
             yield
+    finally:
+        journal.log.close()
+
+
+@contextlib.contextmanager
+def _noting_kept_shards(job: Job) -> Iterator[None]:
+    """Add to what stops the block how to continue, for the command line and the progress file."""
+    try:
+        yield
     except BaseException as stop:
-        note = f"{len(journal.shards):,} finished shards are kept in {job.work_dir}; " if journal.shards else ""
+        num_shards = len(job.journal.shards)
+        note = f"{num_shards:,} finished shards are kept in {job.work_dir}; " if num_shards else ""
         note += "run the same command again to continue"
         if isinstance(stop, ClusterLostError):
             raise ClusterLostError(f"{stop}; {note} on a new cluster") from stop
         if not isinstance(stop, Exception) and not hasattr(stop, "__notes__"):
             stop.add_note(note)
         raise
-    finally:
-        journal.log.close()

@@ -283,10 +283,13 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
     if old.inputs == new.inputs:
         return settings, []
     inputs, old_files, new_files = [], Counter(old.inputs), Counter(new.inputs)
-    for change, files in (("gone", old_files - new_files), ("new", new_files - old_files)):
-        if files:
-            more = f" and {files.total() - 1:,} more are" if files.total() > 1 else " is"
-            inputs.append(f"the input {show_name(next(iter(files))[0])}{more} {change} or changed")
+    old_paths = Counter(path for path, *_ in (old_files - new_files).elements())
+    new_paths = Counter(path for path, *_ in (new_files - old_files).elements())
+    changed = old_paths & new_paths
+    for change, paths in (("changed", changed), ("gone", old_paths - changed), ("new", new_paths - changed)):
+        if paths:
+            more = f" and {paths.total() - 1:,} more are" if paths.total() > 1 else " is"
+            inputs.append(f"the input {show_name(next(iter(paths)))}{more} {change}")
     return settings, inputs or ["the inputs are in another order"]
 
 

@@ -207,7 +207,7 @@ def _require_success(pattern: str, output: dict[str, Any], place: str = "") -> d
     error = output["error"]
     message = error if isinstance(error, str) else f"(not a string): {json.dumps(error, ensure_ascii=False)}"
     if message.endswith(_NOT_ALLOWED):
-        raise InputError(f"jq pattern {pattern!r}: {message}; if it is a key, write it with a dot or in quotes")
+        raise InputError(f"jq pattern {pattern!r}: {message}", hint="if it is a key, write it with a dot or in quotes")
     raise RecordProblem("pattern-error", f"pattern `{pattern}` fails{place}: {_shorten(message)}")
 
 

@@ -66,6 +66,7 @@ def test_mistyped_words_get_the_nearest_one_as_a_hint(words, message, cli):
 
 def test_short_help_lists_the_common_options_and_full_help_has_index_caches_last(cli):
     assert len(re.findall(r"^  --", cli(["build", "-h"]).out, re.MULTILINE)) in range(10, 14)
+    assert re.search(r"\n  PREFIX .*\n  --against-source ", cli(["verify", "-h"]).out, re.DOTALL)
     output = cli(["help", "build"]).out
     assert output == cli(["build", "--help"]).out
     assert "--replace" in output

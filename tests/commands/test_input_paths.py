@@ -41,6 +41,7 @@ def paths_of(*patterns, **options):
 def refusal(*patterns, **options):
     with pytest.raises(InputError) as raised:
         examine_inputs(find_paths(patterns, **options))
+    assert "\n" not in raised.value.args[0], "the hint is a line of its own"
     return str(raised.value)
 
 

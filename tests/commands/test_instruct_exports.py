@@ -170,6 +170,7 @@ def test_the_command_and_inspect_know_exports(tmp_path, chats, cli):
     targets = sum(int(mask[1:].sum()) for mask in IndexedDataset(tmp_path / "chat_train_loss_mask"))
     output = cli(["inspect", str(folder)]).out
     assert "export: bridge" in output
+    assert cli(["inspect", str(folder / "export.manifest.json")]).out == output
     assert re.search(rf"train: \d+ rows, [\d,]+ tokens, [\d,]+ trainable, {targets:,} targets", output)
     files = sorted(folder.glob("train-*.parquet"))
     assert "but: export" in cli(["verify", str(folder)], 1).err

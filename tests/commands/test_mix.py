@@ -1,6 +1,8 @@
 """`dsindex mix`: the plan, token budgets, and refusals."""
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,12 @@ def plan(run):
 
 
 JOB = "--seq-length 10 --split 1"
+
+
+def test_narrow_terminal_folds_names_and_cuts_no_number(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert re.search(r"^web +1,000 +1,200 +60%", run(f"web=60% books --tokens 2k {JOB}").out, re.MULTILINE)
 
 
 def test_weights_of_a_job_are_explained(plan):

@@ -59,6 +59,8 @@ def test_build_index_takes_results_and_open_and_verify_take_its_own():
     assert np.array_equal(train[0]["tokens"], dsindex.open("cache")[0]["tokens"])
     assert len(dsindex.open(caches, split="valid")) == caches.results[1].num_samples
     assert dsindex.verify(built, cache=caches)
+    with pytest.raises(InputError, match="cache: there are 0 index caches of the split dev"):
+        dsindex.open(caches, split="dev")
     second_index = dsindex.build_index(built, seq_length=16, epochs=2.5, data_cache_path="cache")
     assert [result.reused for result in second_index.results] == [True, True, True]
     for misuse in (lambda: dsindex.verify(caches), lambda: dsindex.merge([caches], output_prefix="x")):

@@ -6,6 +6,8 @@ import shlex
 
 import pytest
 
+from tests.support.golden import OWN
+
 pytestmark = pytest.mark.usefixtures("folder")
 FLAGS = shlex.split(
     "--data-path web --split 90,5,5 --seq-length 30 --global-batch-size 8 --train-iters 20 --eval-interval 10 "
@@ -30,6 +32,15 @@ def test_command_makes_the_caches_of_its_flags(folder, cli):
     assert "no cache depends on --lr, --bf16" in output
 
 
+def test_build_with_a_release_makes_the_caches_of_the_job(cli):
+    tokenizer = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", str(OWN.plain_tokenizer)]
+    text = ["--input", str(OWN.docs), "--append-eod", "--output-prefix", "out"]
+    assert "needs --tokenizer-type, as" in cli(["build", *text, *FLAGS[2:14], *CACHE, *RELEASE, *tokenizer[2:]], 2).err
+    cli(["build", *text, *FLAGS[2:14], *CACHE, *RELEASE, *tokenizer])
+    job = ["pretrain_gpt.py", *FLAGS[2:14], *tokenizer, *CACHE, "--data-path", "out_text_document"]
+    assert "3 of 3 caches ready" in cli(["index", "--explain", *RELEASE, "--", *job]).out
+
+
 def test_flags_override_the_command(folder, cli):
     job = ["--data-path", "books", "--num-samples", "7", "--seq-length", "40", "--data-cache-path", "c", "--split", "1"]
     cli(["index", *job, *RELEASE, "--", *COMMAND])
@@ -43,6 +54,8 @@ def test_paths_of_the_job_are_read_here(folder, cli):
     cli(["index", "--dataset-path-as", f"{folder}=/lustre/data", *RELEASE, "--", *job])
     described = [json.loads(path.read_text()) for path in (folder / "cache").glob("*description.txt")]
     assert {description["dataset_path"] for description in described} == {"/lustre/data/web"}
+    unused = cli(["index", *FLAGS, *RELEASE, "--dry-run", "--dataset-path-as", "/wrong=/lustre", "web=/data/web"]).out
+    assert re.findall("--dataset-path-as (.*) replaces nothing", unused) == ["/wrong=/lustre"]
 
 
 def test_batch_size_follows_from_the_ranks(folder, cli):
