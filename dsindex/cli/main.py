@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex._version import __version__
 from dsindex.cli.parser import COMMANDS, load_model, make_parser, read_values
 from dsindex.cli.standard_streams import StandardOutputError, flush_output, prepare_standard_streams
-from dsindex.errors import DsindexError, InputError, UsageError, missing_package
+from dsindex.errors import DsindexError, UsageError, missing_package
 from dsindex.messages import remove_secrets, show_name
 from dsindex.options.model import options_of
 from dsindex.runtime.interrupts import raise_missed_stop, stop_on_signals
@@ -29,15 +29,11 @@ if TYPE_CHECKING:
 
 COLOURS = {"error": 31, "warning": 33, "interrupted": 33, "terminated": 33, "hint": 36}
 """First word of a line → its colour on a terminal."""
-LONGEST_LINE = 4000
-"""A line with more characters is shortened in the middle."""
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 FILE_COMMANDS = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct", "report"})
 """Commands that succeed once their files are complete, even if the summary cannot be printed."""
-CHOOSING_OPTIONS = ("dry_run", "show", "merge")
-"""Options that choose another function than the command's own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,7 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [*words[len(leading) :][:1], *leading, *words[len(leading) + 1 :]]  # flags may precede the command
     command = words[0] if words[:1] and words[0] in COMMANDS else None
     options: argparse.Namespace | None = None
-    file_command: str | None = None
     try:
         with stop_on_signals():
             if command is None and words and not words[0].startswith("-"):
@@ -70,9 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if ignored := getattr(options, "ignored", None):
                 _say("note", f"these flags have no effect here: {', '.join(ignored)}")
             job = {"command": words[end + 1 :]} if end < len(words) else {}  # the words after --
-            values = read_values(options) | job
-            file_command = None if any(map(values.get, ("dry_run", "show", "explain"))) else command
-            result = run(command, values)
+            result = run(command, read_values(options) | job)
             if options.as_json:
                 sys.stdout.write(encode_json(as_plain(result), newline=True, ascii_only=True).decode())
             else:
@@ -87,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - every exception becomes a message
         return _fail(options, error)
-    return _finish_output(file_command, code)
+    return _finish_output(command, code)
 
 
 def run(command: str, values: dict[str, Any]) -> object:
@@ -95,7 +88,7 @@ def run(command: str, values: dict[str, Any]) -> object:
     from dsindex.commands import api as functions  # slow to import
 
     name = "build_index" if command == "index" else command.replace("-", "_")
-    values = {option: value for option, value in values.items() if value or option not in CHOOSING_OPTIONS}
+    values = {option: value for option, value in values.items() if value or option not in {"dry_run", "show", "merge"}}
     if command == "build" and values.pop("dry_run", False):
         name = "estimate"
     elif command == "instruct" and ("show" in values or "dry_run" in values):
@@ -137,8 +130,6 @@ def _fail(options: argparse.Namespace | None, error: Exception) -> int:
     """Print an error, with its traceback on request; return the exit code."""
     if isinstance(error, ImportError):
         error = missing_package(error) or error
-    if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
-        error = InputError("the current folder was removed", hint="change to another folder")
     is_debug = getattr(options, "debug", False) and not isinstance(error, UsageError)
     if is_debug:
         sys.stderr.write(remove_secrets("".join(traceback.format_exception(error))))
@@ -191,8 +182,6 @@ def _say(label: str, message: str, *details: str) -> None:
     width = shutil.get_terminal_size().columns if is_terminal else 0
     for text in (f"{label}: {message}", *details):
         lines = [show_name(remove_secrets(text))]
-        if len(lines[0]) > LONGEST_LINE:
-            lines = [f"{lines[0][: LONGEST_LINE // 2]} … {lines[0][-LONGEST_LINE // 2 :]}"]
         if 0 < width < len(lines[0]):
             lines = textwrap.wrap(lines[0], width, break_long_words=False, break_on_hyphens=False)
         word, colon, rest = lines[0].partition(":")

@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
@@ -37,8 +37,6 @@ STYLES = {"green": "intact", "yellow": "note|warning|sound", "red": "(?i:damaged
 """Colour → words that have it at the beginning of a line or cell, or after the last colon."""
 SHOWN_REASONS, MANY_BAD = 5, 0.01
 """Number of reasons for bad records in a summary, and the share of bad records above which it warns."""
-NARROWEST_TEXT = 12
-"""Width to which a terminal may fold a column of text."""
 TOKEN_COLUMNS = 100
 """Width of a line of tokens."""
 BORDER = "│"
@@ -60,10 +58,7 @@ def show(result: object, file: TextIO | None = None) -> None:
     with console.capture() as capture:
         for line in describe(result):
             if isinstance(line, Table):
-                width = console.width
-                console.width = max(width, sum((column.min_width or 0) + 2 for column in line.columns))
                 console.print(line)
-                console.width = width
             else:
                 console.print(*_wrap(show_name(line), console.width), sep="\n", soft_wrap=True)
     file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
@@ -93,18 +88,15 @@ def _style(text: str) -> Text:
 
 
 def _make_table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num_texts: int = 1) -> Table:
-    """Return a table: columns of text, which are folded if space is short, then columns of numbers, which are not."""
+    """Return a table: columns of text, which are folded if space is short, then columns of numbers."""
     rows = list(rows)
-    cells = [[show_name(cell if isinstance(cell, str) else f"{cell:,}") for cell in row] for row in rows]
     grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(head), header_style="")
     for number, name in enumerate(head or [""] * len(rows[0])):
         is_text = number < num_texts
-        widest = max(len(row[number]) for row in [head or [""] * len(cells[0]), *cells])
-        min_width = min(widest, NARROWEST_TEXT) if is_text else widest
-        justify: Literal["left", "right"] = "left" if is_text else "right"
-        grid.add_column(name, justify=justify, no_wrap=not is_text, overflow="fold", min_width=min_width)
-    for row in cells:
-        grid.add_row(*map(_style, row))
+        grid.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text)
+        grid.columns[-1].overflow = "fold" if is_text else "ellipsis"  # "fold" would cut off digits unseen
+    for row in rows:
+        grid.add_row(*(_style(show_name(cell if isinstance(cell, str) else f"{cell:,}")) for cell in row))
     return grid
 
 

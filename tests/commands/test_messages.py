@@ -62,7 +62,6 @@ MISTAKES = {
     "--input {good} --tokenizer-model {tmp}/notes": "notes: no tokenizer.json in this folder, which has nothing",
     "--input {good} --tokenizer-model gpt9": "gpt9: neither a path nor a tokenizer in the .*Hub .*hint: check the name",
     "--input {good} TOKENIZER --exclude good.jsonl": "--exclude leaves no input",
-    "--input {long} TOKENIZER": r"^error: 9{1900,2000} … 9{1900,2000}: cannot be read \(File name too long\)",
     "--input {good} TOKENIZER --json-keys 'title + text'": "no key .*; .* a jq expression as `NAME=.a [+] .b`",
     "--input {good} TOKENIZER --where '.x ='": "column 4$",
     "--input {good} TOKENIZER --where '.n |'": r"jq pattern '\.n \|': syntax error",
