@@ -101,7 +101,7 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
 def read_shard_size(path: str) -> int | None:
     """Return the smallest shard size that was chosen when the work began; None if none is recorded."""
     content, _ = store_of(path).read(join_path(path, SHARD_SIZE_FILE)) or (b"", "")
-    size = int(content) if content.isdigit() else 0
+    size = int(content) if content.isdigit() and len(content) < 20 else 0
     return size if size.bit_count() == 1 else None
 
 
