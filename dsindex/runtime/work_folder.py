@@ -92,7 +92,9 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
             try:
                 yield lock
             finally:
-                if all(name.startswith((LOCK_FILE, MARKER_FILE)) for name in _list_files(path)):
+                names = _list_files(path)
+                is_lost = not any(name.startswith((MARKER_FILE, "journal")) for name in names)  # removed under way
+                if is_lost or all(name.startswith((LOCK_FILE, MARKER_FILE)) for name in names):
                     remove_work_folder(path)
     finally:
         _remove_empty_folders(path)
