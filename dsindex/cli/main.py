@@ -171,8 +171,8 @@ def program() -> None:
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _fail_on_lost_page(_signal: int) -> None:
     """End the process if a page of a mapped file cannot be read, which Python cannot report as an exception."""
-    os.write(2, b"error: a mapped file cannot be read: it was cut off by another program, or its disk failed\n")
-    os.write(2, b"hint: check the disk, and rerun the command; change no input while it runs\n")
+    problem = b"a mapped file cannot be read: it was cut off by another program, or its disk failed"
+    os.write(2, b"error: %s\nhint: check the disk, and change no input while the command runs\n" % problem)
     os._exit(EXIT_FAILED)
 
 

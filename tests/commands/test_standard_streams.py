@@ -38,8 +38,7 @@ def test_page_of_a_mapped_file_that_is_lost_ends_the_command_with_a_sentence(tmp
     lines = ("import mmap", "from dsindex.cli import main", "f = open('x', 'r+b')", "page = mmap.mmap(f.fileno(), 0)")
     lines += ("f.truncate(0)", "main.main = lambda: page[0]", "main.program()")
     process = run(f'{sys.executable} -c "{"; ".join(lines)}"', tmp_path)
-    assert process.returncode == 1
-    assert process.stderr.startswith("error: a mapped file cannot be read: ")
+    assert (process.returncode, process.stderr[:35]) == (1, "error: a mapped file cannot be read")
 
 
 @pytest.mark.parametrize("command", ["build --help", "verify nowhere --json"])

@@ -51,20 +51,16 @@ def test_full_disk_stops_and_continues_after_it_is_enlarged(room, when, corpus, 
     assert_continues(zygote, command(corpus, small_disk), small_disk, tmp_path, expected)
 
 
-@pytest.mark.parametrize("suffix", ["bin", "idx"])
-def test_file_that_vanishes_while_it_is_published_is_made_again(suffix, corpus, expected, zygote, tmp_path, out):
-    target = rf"{out}::\.{suffix}\..*partial$"  # after the sizes of all files were compared
-    strike = Strike(at=0, action="remove", place=r"\.commit", target=target)
-    assert_clean_stop(zygote.run(tmp_path / "run", command(corpus, out), strike), f"document.{suffix}")
+REMOVED = [(0, "remove", r"\.commit", rf"::\.{suffix}\..*partial$") for suffix in ("bin", "idx")]  # sizes were compared
+REMOVED += [(at, "vanish", ".build/shards", "") for at in range(30, 60, 2)]
+
+
+@pytest.mark.parametrize(("at", "action", "place", "target"), REMOVED)
+def test_what_is_removed_under_way_is_made_again(at, action, place, target, corpus, expected, zygote, tmp_path, out):
+    strike = Strike(at=at, action=action, place=place, target=f"{out}{target}")
+    assert_clean_stop(zygote.run(tmp_path / "run", command(corpus, out), strike), str(out))
     assert zygote.run(tmp_path / "run", command(corpus, out)).code == 0
     assert published(out) == expected
-
-
-@pytest.mark.parametrize("at", range(30, 60, 2))
-def test_folders_that_are_removed_under_way_are_made_again(at, corpus, expected, zygote, tmp_path, out):
-    strike = Strike(at=at, action="vanish", place=".build/shards", target=str(out))
-    assert_clean_stop(zygote.run(tmp_path / "run", command(corpus, out), strike), str(out))
-    assert_continues(zygote, command(corpus, out), out, tmp_path, expected)
 
 
 @pytest.mark.quick(1)
