@@ -96,7 +96,7 @@ class _Described(msgspec.Struct):
     dataset_path: str
     index_split: str
     random_seed: int
-    sequence_length: Annotated[int, msgspec.Meta(ge=1)]
+    sequence_length: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
     tokenizer: object
     num_samples: Annotated[int, msgspec.Meta(ge=0)] | None = None
     split: str | None = None
@@ -107,7 +107,7 @@ class _DescribedMaxText(msgspec.Struct):
 
     input_paths: Annotated[list[str], msgspec.Meta(min_length=1, max_length=1)]
     seed: int
-    sequence_length: Annotated[int, msgspec.Meta(ge=1)]
+    sequence_length: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
     split: str | None
     split_index: Annotated[int, msgspec.Meta(ge=0, lt=3)]
     add_extra_token: Literal[1]

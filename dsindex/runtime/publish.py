@@ -225,7 +225,7 @@ def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | No
         sync_folder(folder_of(final))
     else:
         replace_file(first.commit_path, _encode_commit(commit))
-        _carry_out(first.commit_path, first.plan_id, commit)
+        _carry_out(first.commit_path, first.plan_id, commit, waiting_names={name for name, _ in commit.files})
 
 
 def claim_names(first: Artifact, artifacts: Sequence[Artifact], present: Iterable[str]) -> None:
@@ -276,7 +276,8 @@ def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
         commit = _decode_commit((store_of(path).read(path) or (b"", ""))[0])
         paths = {name: _current_path(folder, name, plan_id) for name, _ in commit.files} if commit is not None else {}
         if commit is not None and all(_is_as_written(paths[name], file) for name, file in commit.files):
-            _carry_out(path, plan_id, commit)
+            waiting_names = {name for name, current_path in paths.items() if current_path.endswith(".partial")}
+            _carry_out(path, plan_id, commit, waiting_names=waiting_names)
             has_published = True
             continue
         # An artifact that was renamed, in part or as a whole, is taken back, its last file first.
@@ -309,10 +310,9 @@ def _current_path(folder: str, name: str, plan_id: str) -> str:
     return partial if path_exists(partial) else join_path(folder, name)
 
 
-def _carry_out(path: str, plan_id: str, commit: _Commit) -> None:
-    """Carry out a commit, from the step at which a killed driver stopped."""
+def _carry_out(path: str, plan_id: str, commit: _Commit, *, waiting_names: set[str]) -> None:
+    """Carry out a commit, from the step at which a killed driver stopped; some files still wait to be renamed."""
     folder = folder_of(path)
-    waiting_names = {name for name, _ in commit.files if _current_path(folder, name, plan_id).endswith(".partial")}
     if len(waiting_names) == len(commit.files):  # after the first rename, these names may belong to new files
         _withdraw(join_path(folder, name) for name in commit.withdrawn)
     for name, _ in commit.files:

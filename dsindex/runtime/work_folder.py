@@ -92,7 +92,9 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
             try:
                 yield lock
             finally:
-                if all(name.startswith((LOCK_FILE, MARKER_FILE)) for name in _list_files(path)):
+                names = _list_files(path)
+                is_lost = not any(name.startswith((MARKER_FILE, "journal")) for name in names)  # removed under way
+                if is_lost or all(name.startswith((LOCK_FILE, MARKER_FILE)) for name in names):
                     remove_work_folder(path)
     finally:
         _remove_empty_folders(path)
@@ -101,7 +103,7 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
 def read_shard_size(path: str) -> int | None:
     """Return the smallest shard size that was chosen when the work began; None if none is recorded."""
     content, _ = store_of(path).read(join_path(path, SHARD_SIZE_FILE)) or (b"", "")
-    size = int(content) if content.isdigit() else 0
+    size = int(content) if content.isdigit() and len(content) < 20 else 0
     return size if size.bit_count() == 1 else None
 
 

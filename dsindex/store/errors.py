@@ -25,6 +25,7 @@ _WRITE_HINTS = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a folder that you may write to"),
     # The output path is a folder, a link or a pipe.
     **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.ENXIO), "no file can replace it: move it away"),
+    errno.EFAULT: "a mapped input was cut off, or its disk failed: check the inputs, then rerun the command",
     errno.EMFILE: _TOO_MANY_FILES,
 }
 _READ_HINTS = {errno.EMFILE: _TOO_MANY_FILES, errno.ENOENT: "check the path", errno.EISDIR: "name a file"}

@@ -124,7 +124,12 @@ class _FileLock(Lock):
 
     def is_held(self) -> bool:
         with contextlib.suppress(OSError):
-            return os.path.samestat(os.fstat(self._descriptor), retry(lambda: os.lstat(self.path)))
+            return retry(self._is_in_place)
+        return False
+
+    def _is_in_place(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self._descriptor), os.lstat(self.path))
         return False
 
     def release(self) -> None:
@@ -153,7 +158,7 @@ class _FileLock(Lock):
             is_ours |= b"\0" in content and content.isascii()
             if content.strip(b"\0\n ") and not is_ours:
                 raise PlanError(f"{self.path}: this file is not a lock of dsindex", hint="move it away")
-            if not self.is_held():
+            if not self._is_in_place():
                 return False
             undo.callback(os.unlink, self.path)
             os.ftruncate(self._descriptor, 0)

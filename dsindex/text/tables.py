@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 1024
 """Limit on the rows decoded at a time: a row from a dictionary may be much larger than its share of the row group."""
+_IS_SHARED = re.compile("dictionary|view|run_end")
+"""Matches types whose rows may share bytes, so that they take more memory than their share of the batch."""
 _SHOWN_COLUMNS = 12
 _SHOWN_CHARACTERS = 200
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -193,6 +195,8 @@ def _read_rows(
                 _validate(array)
             size = sum(array.nbytes for array in arrays.values())
             step = max(1, batch.num_rows * block_bytes // max(1, size))
+            if size < batch.num_rows or any(_IS_SHARED.search(str(array.type)) for array in arrays.values()):
+                step = min(step, _MAX_ROWS)
             for begin in range(0, batch.num_rows, step):
                 values = {name: json_values(array.slice(begin, step)) for name, array in arrays.items()}
                 yield group, row, structs.slice(begin, step), values

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsindex.runtime.shards import Shards
-from dsindex.runtime.work_folder import MARKER_FILE
+from dsindex.runtime.work_folder import MARKER_FILE, read_shard_size
 from tests.support.golden import LINES, OWN
 
 
@@ -22,6 +22,11 @@ def _inputs(in_folder):  # noqa: ARG001 - the working folder
 def contents(folder="."):
     """Every file below a folder."""
     return {str(path): path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+
+
+def test_recorded_shard_size_may_be_damaged():
+    Path("shard-size.txt").write_text("9" * 5000)
+    assert read_shard_size(".") is None
 
 
 def test_folder_of_inputs_is_no_work_folder(build_text):

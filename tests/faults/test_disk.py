@@ -7,6 +7,7 @@ import pytest
 
 from tests.faults.corpus import assert_continues, command
 from tests.faults.zygote import Strike
+from tests.support.published import published
 
 
 def assert_clean_stop(ended, *parts):
@@ -48,6 +49,18 @@ def test_full_disk_stops_and_continues_after_it_is_enlarged(room, when, corpus, 
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
     (small_disk / "ballast").unlink()
     assert_continues(zygote, command(corpus, small_disk), small_disk, tmp_path, expected)
+
+
+REMOVED = [(0, "remove", r"\.commit", rf"::\.{suffix}\..*partial$") for suffix in ("bin", "idx")]  # sizes were compared
+REMOVED += [(at, "vanish", ".build/shards", "") for at in range(30, 60, 2)]
+
+
+@pytest.mark.parametrize(("at", "action", "place", "target"), REMOVED)
+def test_what_is_removed_under_way_is_made_again(at, action, place, target, corpus, expected, zygote, tmp_path, out):
+    strike = Strike(at=at, action=action, place=place, target=f"{out}{target}")
+    assert_clean_stop(zygote.run(tmp_path / "run", command(corpus, out), strike), str(out))
+    assert zygote.run(tmp_path / "run", command(corpus, out)).code == 0
+    assert published(out) == expected
 
 
 @pytest.mark.quick(1)

@@ -210,6 +210,7 @@ def test_golden_description_hashes_to_its_own_name(path):
     (b'{"class": "GPTDataset"}', "missing required field"),
     (b'{"class": "BlendedDataset", "datasets": [3], "split": "train"}', r"\$.datasets\[0\]"),
     (b'{"class": "GPTDataset", "sequence_length": 0}', r"\$.sequence_length"),
+    (b'{"class": "GPTDataset", "sequence_length": 2147483648}', r"\$.sequence_length"),
 ])  # fmt: skip
 def test_file_that_is_no_description_is_refused(content, message, tmp_path):
     path = tmp_path / "description.txt"

@@ -9,6 +9,7 @@ from dsindex.errors import InputError, OutputError
 from dsindex.store import local as storage
 from dsindex.store.errors import output_error
 from dsindex.store.listing import find_with_beginning
+from dsindex.store.lock import hold_lock
 from tests.support.failing import fail_calls
 
 
@@ -60,6 +61,13 @@ def test_sync_folder_forgives_only_what_the_file_system_cannot_do(tmp_path, monk
     fails = pytest.raises(OutputError, match=f"{tmp_path}: cannot be written .Input/output error")
     with fails if number == errno.EIO else contextlib.nullcontext():
         storage.sync_folder(str(tmp_path))
+
+
+def test_lock_on_a_disk_that_fails_is_refused(tmp_path, monkeypatch):
+    """It is not a lock that its owner has removed, after which the next attempt would succeed."""
+    fail_calls(monkeypatch, "lstat", errno.ESTALE, times=99)
+    with pytest.raises(OutputError, match=r"x: cannot be written \(Stale"), hold_lock(f"{tmp_path}/x", resource="x"):
+        pass
 
 
 PASSING = {errno.EIO: "Input/output error", errno.ESTALE: "Stale file handle"}

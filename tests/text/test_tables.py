@@ -241,6 +241,16 @@ def test_token_ids_are_taken_from_lists(format, tmp_path):
     assert "a list with 100 as item 1" in blocks[-1].bad_records[0].reason
 
 
+SHARED_ROW = pa.array(["x" * 99] * 3000).dictionary_encode()
+
+
+@pytest.mark.parametrize("column", [pa.nulls(3000), SHARED_ROW, pa.ListArray.from_arrays(range(3001), SHARED_ROW)])
+def test_rows_that_share_bytes_are_read_in_small_blocks(column, tmp_path):
+    path = write_table(tmp_path / "x", pa.table({"text": column}), "arrow-file", group_rows=3000)
+    blocks = read_part(table_part(path, "arrow-file"), open_selection(["text"]), block_bytes=1 << 20)
+    assert max(block.num_lines for block in blocks) <= 1024
+
+
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("format", STORED)
 def test_a_table_with_damaged_bytes_is_read_or_refused(format, compression, tmp_path):
