@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import difflib
 import itertools
 import numbers
 import os
 import shutil
-import signal
 import sys
 import textwrap
 import traceback
@@ -157,7 +155,6 @@ def program() -> None:
         line_words = os.environ.get("COMP_LINE", "").split()[1:]
         argcomplete.autocomplete(make_parser(next((word for word in line_words if word in COMMANDS), None)))
     prepare_standard_streams()
-    ctypes.CDLL(None).signal(signal.SIGBUS, _fail_on_lost_page)
     try:
         code = main()
     except SystemExit as end:  # argparse printed a help text, a version or wrong usage
@@ -165,14 +162,6 @@ def program() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-@ctypes.CFUNCTYPE(None, ctypes.c_int)
-def _fail_on_lost_page(_signal: int) -> None:
-    """End the process if a page of a mapped file cannot be read, which Python cannot report as an exception."""
-    problem = b"a mapped file cannot be read: it was cut off by another program, or its disk failed"
-    os.write(2, b"error: %s\nhint: check the disk, and change no input while the command runs\n" % problem)
-    os._exit(EXIT_FAILED)
 
 
 def _finish_output(command: str | None, code: int) -> int:

@@ -127,8 +127,7 @@ def make_parser(command: str | None, *, is_brief: bool = False) -> Parser:
     """Return the parser, with the flags of this command only; a brief one hides rare options."""
     description = "Training data for language models: from text to a merged, indexed Megatron dataset."
     parser = Parser(prog="dsindex", description=description, epilog=EPILOG)
-    version = "show the version; with --verbose, also the versions of all dependencies"
-    parser.add_argument("--version", action="store_true", help=version)
+    parser.add_argument("--version", action="store_true", help="show the version, with --verbose of all dependencies")
     parser.add_argument("--verbose", action="store_true", help=argparse.SUPPRESS)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name in COMMANDS:

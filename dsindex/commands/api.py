@@ -80,9 +80,7 @@ def takes(
             try:
                 result = command(*arguments, **values)
             except DsindexError as error:
-                names = {option.metavar: name for name, option in options_of(options).items() if option.positional}
-                lines = (_FLAG.sub(partial(_argument_of, options), str(line)) for line in error.args)
-                error.args = tuple(_WORD.sub(lambda word: names.get(word[0], word[0]), line) for line in lines)
+                error.args = tuple(_FLAG.sub(partial(_argument_of, options), str(line)) for line in error.args)
                 raise
             if show_html is not None:
                 setattr(type(result), "_repr_html_", show_html)  # noqa: B010 - notebooks call it
@@ -97,8 +95,6 @@ def takes(
     return decorate
 
 
-_WORD = re.compile(r"\b[A-Z]+(\.jsonl)?\b")
-"""Matches the name of an argument without a flag."""
 _FLAG = re.compile(r"--([a-z][a-z-]*)(:?)(?: (\w+))?")
 
 

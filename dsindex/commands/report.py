@@ -122,10 +122,7 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     for folder in options.cache:
         folder_splits, folder_findings = read_drawn_splits(folder, partial(_lengths_of, datasets))
         splits, findings = [*splits, *folder_splits], [*findings, *folder_findings]
-    folder = os.path.dirname(os.path.abspath(options.output))
-    make_folder(folder)
-    if not os.access(folder, os.W_OK):
-        raise OutputError(f"{folder}: cannot be written", hint="choose a folder that you may write to")
+    make_folder(os.path.dirname(options.output) or ".")  # before the data are read
     sizes = [0 if dataset.documents is None else len(dataset.documents.tokens) for dataset in datasets]
     reporter.stage("read", total=sum(sizes), unit="tokens")
     shown_numbers = set(sorted(range(len(sizes)), key=lambda number: -sizes[number])[:SHOWN_SECTIONS])

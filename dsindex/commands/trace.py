@@ -52,8 +52,7 @@ def run_trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
         raise UsageError(f"{len(numbers):,} samples are too many at once", hint=f"ask for at most {MOST_SAMPLES:,}")
     for number in numbers:
         if not 0 <= number < len(samples):
-            step = "" if config.step is None or batch is None else f"step {number // batch + 1:,}: "
-            raise InputError(f"{config.cache}: {step}there is no sample {number:,}; it has {len(samples):,}")
+            raise InputError(f"{config.cache}: there is no sample {number:,}; it has {len(samples):,}")
     located = [samples.locate(number) for number in numbers]
     traces, data = trace_samples(located, contact=config.contact), {place.data.prefix: place.data for place in located}
     parts = [part for trace in traces for part in trace.parts]

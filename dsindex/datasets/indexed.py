@@ -7,7 +7,6 @@ in ranges; arrays are copies.
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
@@ -167,7 +166,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
             IndexError: If there is no such document.
             FormatError: If its boundaries lie outside the sequences.
         """
-        number = operator.index(document)
+        number = document.__index__()
         number += self.num_documents if number < 0 else 0
         if not 0 <= number < self.num_documents:
             raise IndexError(f"{self.prefix}: there is no document {document}; it has {self.num_documents}")

@@ -115,12 +115,6 @@ def _find_split_prefix(path: object, args: dict[str, Any]) -> str | None:
     return str(prefixes_by_split[split])
 
 
-def _only_prefix(prefixes: Sequence[str] | None, description_path: str) -> str | None:
-    if prefixes and len(prefixes) > 1:
-        raise ValueError(f"{description_path}: {len(prefixes)} prefixes were given for 1 dataset")
-    return prefixes[0] if prefixes else None
-
-
 def _open(detected: DetectedDataset, args: dict[str, Any], *, check: bool, torch: bool) -> Dataset:
     path, kind = detected.path, detected.kind
     if kind not in _OPTIONS:
@@ -135,8 +129,8 @@ def _open(detected: DetectedDataset, args: dict[str, Any], *, check: bool, torch
         prefixes = args.pop("prefix", None) or descriptions[description_path]
         if read_description(description_path)["class"] == BLENDED_CLASS:
             return BlendedDataset.open_cache(description_path, prefixes=prefixes, check=check, torch=torch, **args)
-        args["prefix"] = _only_prefix(prefixes, description_path)
-        return GPTDataset.open_cache(description_path, check=check, torch=torch, **args)
+        prefix = prefixes[0] if prefixes else None
+        return GPTDataset.open_cache(description_path, prefix=prefix, check=check, torch=torch, **args)
     if kind == "instruction data":
         from dsindex.datasets.instruction import PackedInstructionDataset
 

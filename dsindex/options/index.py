@@ -265,8 +265,6 @@ class IndexConfig(ExecutorConfig, ContinuationConfig, CacheNames, SampleOrder, S
         """Take the command of a job, and the flags of its tokenizer."""
         values = dict(values)
         if (words := values.get("command")) is not None:
-            if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-                raise UsageError(f"--command: {show_value(words)} is not a list of words")
             release, path_as = values.get("megatron_release"), values.get("dataset_path_as") or ()
             command = read_command(words, release=release, dataset_path_as=path_as)
             values = merge_command({name: value for name, value in values.items() if name != "command"}, command)

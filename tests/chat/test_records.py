@@ -152,10 +152,7 @@ def test_keys_that_are_ignored_are_noted():
     record = {"question": "Hi", "answer": "Yo", "solution": "No", "context": "", "thinking": "t", "choices": ["Yo"]}
     assert read(record).notes == ("answer", "choices", "thinking")
     assert read({"messages": [SYSTEM, USER], "system": "S", "prompt": "Hi"}).notes == ()
-    assert read({"messages": [SYSTEM, USER], "system": "other", "chosen": [], "unmask": 1}).notes == (
-        "system",
-        "unmask",
-    )
+    assert read({"messages": [SYSTEM, USER], "system": "x", "chosen": [], "unmask": 1}).notes == ("system", "unmask")
     assert read({"chosen": [USER], "rejected": [USER]}, turns_field="chosen").notes == ("rejected",)
     assert read({"messages": [REPLY, USER], "output": "Yo", "history": [["Hi", "Yo"]]}).notes == ("history", "output")
     assert read({"messages": [USER, REPLY], "response": "Yo", "conversation": []}).notes == ()

@@ -99,8 +99,6 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
     ("merge", [[]], {"output_prefix": "o"}, "^input: no dataset was given"),
     ("merge", [["a", 3]], {"output_prefix": "o"}, "^input: expected str, bytes or os.PathLike object, not int"),
     ("mix", [{"a": 3}], {}, "a: '3' is not an amount such as 40% of the tokens"),
-    ("inspect", [], {}, "^path is required"),
-    ("convert", ["a", "b"], {}, "^neither source a nor destination b ends in .pbin"),
     ("trace", ["a"], {"sample": 1, "consumed": 1}, "sample and consumed cannot be combined"),
 ])  # fmt: skip
 def test_misuse_is_told_in_one_sentence(name, arguments, options, message):

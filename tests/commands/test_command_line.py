@@ -8,12 +8,11 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import dsindex
-from dsindex.cli.main import main, run
+from dsindex.cli.main import main
 from dsindex.cli.parser import COMMANDS, EveryCommand, load_model, make_parser, read_values
 from dsindex.options.model import options_of
 
@@ -95,15 +94,6 @@ def test_flags_are_read_as_megatron_spells_them_and_lists_add_up(tmp_path):
     words = ["build", "--config", str(tmp_path / "o.yaml"), "--workers", "4"]
     values = read_values(make_parser("build").parse_args(words))
     assert values == {"json_keys": ["a"], "append_eod": True, "workers": "4"}
-
-
-@pytest.mark.parametrize(("command", "values", "name"), [
-    ("instruct", {"show": None, "dry_run": False}, "instruct"), ("instruct", {"dry_run": True}, "show_conversations"),
-    ("pack", {"merge": []}, "pack"), ("build", {"dry_run": False}, "build"), ("build", {"dry_run": True}, "estimate"),
-])  # fmt: skip
-def test_option_that_is_off_in_a_file_does_not_choose_another_function(command, values, name, monkeypatch):
-    monkeypatch.setattr(f"dsindex.commands.api.{name}", SimpleNamespace(command=lambda **options: {name, *options}))
-    assert run(command, values) == {name, "progress"} if name == command else {name, "dry_run"}
 
 
 @pytest.mark.parametrize("words", [["build", "--help"], ["build", "--inptu"]])

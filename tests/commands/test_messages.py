@@ -64,7 +64,6 @@ MISTAKES = {
     "--input {good} TOKENIZER --exclude good.jsonl": "--exclude leaves no input",
     "--input {good} TOKENIZER --json-keys 'title + text'": "no key .*; .* a jq expression as `NAME=.a [+] .b`",
     "--input {good} TOKENIZER --where '.x ='": "column 4$",
-    "--input {good} TOKENIZER --where '.n |'": r"jq pattern '\.n \|': syntax error",
     "--input {good} TOKENIZER --where '.text + {{}}'": r"good\.jsonl, line 1: pattern `\.text \+ \{\}` fails",
     "--input {good} TOKENIZER --token-ids text": "under the key 'text' is a s.* a list of token ids from 0 to ",
     "--input {good} TOKENIZER --seq-length 16 --epochs 1 --split one": "--split: 'one' is not one to three shares",
@@ -83,17 +82,13 @@ MISUSES = {
     "--input {good} TOKENIZER --empty-documents eod": "--empty-documents needs --append-eod",
     "--input {good} TOKENIZER --sample 0.5 --hold-out 0.5": "--hold-out 0.5 leaves nothing to train on",
     "--input {good} TOKENIZER --sample 101%": "--sample: '101%' is not a share",
-    "--input {good} TOKENIZER --sample nan": "--sample: 'nan' is not a share",
     "--sample {long}": "--sample: '9{79}… is not a share above 0",
     "--max-record-size 9223372036854775808": "'9223372036854775808' is not an integer from 1 to 92",
     "--seq-length 2147483647 --epochs 1": "--seq-length: '2147483647' is not an integer from 2 to 2147483646",
     "--shard-deadline inf": "--shard-deadline: 'inf' is not a number ",
-    "TOKENIZER --max-bad-records 200%": "is not a number such as 100 or a share",
     "--input {good} TOKENIZER --max-bad-records 5": "--max-bad-records needs --on-bad-record",
-    "--input {good} TOKENIZER --hold-out 1": "--hold-out 1.0 leaves nothing to train on",
     "--tok x": "--tok could be --tokenizer-model",
     "--append-eod=yes": "--append-eod takes no value",
-    "--tokenizer-type Gpt2": "--tokenizer-type: 'Gpt2' is not one of '",
     "--executor slurm": "--executor: 'slurm' is not one of 'auto', 'local'",
     "—-input {good}": "there is no option —-input.hint: did you mean --input",
 }
@@ -143,12 +138,10 @@ DATASET = f"{GOLDEN}/eod_text_document"
 
 @pytest.mark.parametrize(("command", "text", "code", "message"), [
     (BUILD, "input: [a", 1, "not valid YAML"),
-    (BUILD, "colour: red", 2, "there is no option 'colour'"),
     (BUILD, "outptu_prefix: x", 2, r"^error: there is no option 'outptu_prefix'; --.*\nhint: did you mean 'output_p"),
     (f"{BUILD} {shlex.join(TOKENIZER)}", "input: ['']", 2, "--input: '' is not a text of at least one character"),
     ("instruct c.yaml", f"chat_template_file: none.jinja\n{JOB}", 1, r"none\.jinja: cannot be read \(No such file or"),
     ("instruct c.yaml", f"template_date: x\n{JOB}", 1, "template_date: not a date such as 2026-01-31"),
-    (CHAT, "message_construction: [role", 1, "not valid YAML"),
     (CHAT, "{message_construction: [role], job: {inptu: x}}", 2, "there is no option 'inptu'"),
     (f"{CHAT} --seq-length 1", "message_construction: [role]", 2, "'1' is not an integer from 2 to 134217728"),
     (f"{CHAT} --seq-length 64", "{message_construction: [role], max_length: 99}", 2, "must fit into a pack"),
@@ -169,10 +162,8 @@ DATASET = f"{GOLDEN}/eod_text_document"
     (f"inspect {DATASET} --sample 0", "", 1, "--sample does not apply"),
     (f"verify {DATASET} --sample 1%", "", 2, "--sample needs --against-source"),
     (f"report {MODALITIES}/nonempty.jsonl -o r.html", "", 1, r"neither .* nor a \.pbin, but: raw index"),
-    ("report none -o r.html", "", 1, "none: there is no dataset"),
     (f"report {DATASET} {DATASET}.bin -o r.html", "", 1, "this dataset is given twice"),
     (f"report {DATASET} --cache none -o r.html", "", 1, "none: there is no such folder"),
-    (f"report {DATASET} --tokenizer-model none -o r.html", "", 1, "none: neither a path nor"),
 ])  # fmt: skip
 def test_messages_are_sentences_about_what_was_given(command, text, code, message, in_folder, cli):
     """The options are words, or keys of c.yaml."""

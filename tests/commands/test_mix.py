@@ -1,8 +1,6 @@
 """`dsindex mix`: the plan, token budgets, and refusals."""
 
 import json
-import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +29,6 @@ def plan(run):
 
 
 JOB = "--seq-length 10 --split 1"
-
-
-def test_narrow_terminal_shows_where_numbers_are_cut_off(run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert re.search(r"^1,… +1… +60%", run(f"web=60% books --tokens 2k {JOB}").out, re.MULTILINE)
 
 
 def test_weights_of_a_job_are_explained(plan):

@@ -33,14 +33,6 @@ def test_build_whose_summary_cannot_be_printed_is_done(tmp_path, redirection, no
     assert "".join(lines) == 2 * (notice or "")
 
 
-def test_page_of_a_mapped_file_that_is_lost_ends_the_command_with_a_sentence(tmp_path):
-    (tmp_path / "x").write_bytes(b"x")
-    lines = ("import mmap", "from dsindex.cli import main", "f = open('x', 'r+b')", "page = mmap.mmap(f.fileno(), 0)")
-    lines += ("f.truncate(0)", "main.main = lambda: page[0]", "main.program()")
-    process = run(f'{sys.executable} -c "{"; ".join(lines)}"', tmp_path)
-    assert (process.returncode, process.stderr[:35]) == (1, "error: a mapped file cannot be read")
-
-
 @pytest.mark.parametrize("command", ["build --help", "verify nowhere --json"])
 def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path, command):
     process = run(f"$ds {command} >/dev/full", tmp_path)

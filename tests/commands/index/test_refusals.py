@@ -33,7 +33,6 @@ REFUSED = {
     "no-json": ({"tokenizer_identifiers": "none.json"}, InputError, "none.json: cannot be read"),
     "like": ({"tokenizer_identifiers": None, "like": "identifiers.json"}, DsindexError,
      "identifiers.json is not the description of a GPTDataset or BlendedDataset"),
-    "command-of-numbers": ({"command": [1]}, UsageError, r"--command: \[1\] is not a list of words"),
     "no-command": ({"command": []}, InputError, "the command after -- has no flags of pretrain_gpt.py"),
     "no-batch": ({"continue_from": "c", "consumed_samples": 8}, UsageError,
      "--consumed-samples needs --global-batch-size or"),
