@@ -307,9 +307,8 @@ def _inspect_work_folder(result: InspectResult, _: InspectConfig) -> None:
         facts["settings"] = [f"{name} = {value}" for name, value in settings.items() if value not in (None, False, "")]
     names = ("output", "state", "started", "updated", "host", "error", "message")
     facts |= {name: progress[name] for name in names if isinstance(progress.get(name), str)}
-    if facts.get("state") == "running":
-        is_gone = owner_is_gone(os.path.join(path, LOCK_FILE))
-        facts |= {"state": "running when it ended: its driver is gone"} if is_gone else {"finished": "no"}
+    if facts.get("state") == "running" and owner_is_gone(os.path.join(path, LOCK_FILE)):
+        facts["state"] = "running when it ended: its driver is gone"
 
 
 _INSPECTORS = {

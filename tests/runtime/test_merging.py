@@ -20,27 +20,23 @@ def range_of(parts, output):
     return MergeRange(begin=0, output=str(output), pieces=tuple(pieces))
 
 
-@pytest.mark.parametrize("modes", [False, True], ids=["text", "modes"])
-def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
+def test_merge_concatenates_modes_and_empty_documents(tmp_path, monkeypatch):
     monkeypatch.setattr("dsindex.runtime.merge.BLOCK_BYTES", 8)
     shapes = [[], [[3, 4], [], [100]], [[]], [[1]] * 50, [[200]], [[0, 5, 0]]]
-    counts = [sum(map(len, shape)) for shape in shapes]
-    parts = []
+    parts, expected_modes = [], []
     for number, shape in enumerate(shapes):
+        modes = [place % 3 for place in range(sum(map(len, shape)))]
         documents = [[[number] * length for length in document] for document in shape]
-        part_modes = [place % 3 for place in range(counts[number])] if modes else None
-        parts.append(write_part(tmp_path / f"p{number}", documents, modes=part_modes))
-    output = tmp_path / "out.bin"
-    output.write_bytes(b"")
+        parts.append(write_part(tmp_path / f"p{number}", documents, modes=modes))
+        expected_modes += modes
+    (output := tmp_path / "out.bin").write_bytes(b"")
     merge_range(range_of(parts, output))
     make_index(parts, str(tmp_path / "out.idx"))
-
     assert output.read_bytes() == b"".join((tmp_path / f"p{n}.bin").read_bytes() for n in range(len(shapes)))
     index = read_index(str(tmp_path / "out.idx"))
     check_index("out.idx", index, bin_size_bytes=output.stat().st_size)
     assert np.diff(index.document_indices).tolist() == [len(document) for shape in shapes for document in shape]
-    if modes:
-        assert index.sequence_modes.tolist() == [place % 3 for count in counts for place in range(count)]
+    assert index.sequence_modes.tolist() == expected_modes
 
 
 def test_merge_refuses_other_token_types_by_name(tmp_path):
