@@ -499,10 +499,13 @@ def make_folder(path: str) -> None:
             os.makedirs(path, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             if not path_exists(os.path.join(path, ".")):  # os.makedirs takes an error of a disk for a file
-                path = os.path.abspath(path)
-                while not path_exists(path):
-                    path = os.path.dirname(path)
-                raise OutputError(f"{path}: a file is in place of this folder", hint="move it away") from error
+                existing_path = os.path.abspath(path)
+                while not path_exists(existing_path):
+                    existing_path = os.path.dirname(existing_path)
+                if os.path.isdir(existing_path):  # the folder was removed at this moment
+                    raise
+                problem = f"{existing_path}: a file is in place of this folder"
+                raise OutputError(problem, hint="move it away") from error
 
 
 def nearest_folder(path: str) -> str:
