@@ -204,6 +204,7 @@ NOTES = {
     "calls of tools": ("who" + PLAIN, CALLED, ("tool_calls",)),
     "tools of calls": (PLAIN.replace("m.content + eos_token", "m.tool_calls[0].function.name"), CALLED, ("tools",)),
     "content": (PLAIN.replace("{{ m.content }}", ""), {}, ("content",)),
+    "an end": (PLAIN.replace("m.content }}", "m.content[:70] }}"), chat("who " * 20, "Go"), ("content",)),
     "a thought": (PLAIN.replace("m.content", "m.content.split('</think>')[-1]"), chat("Hi", "<think>who</think>you"),
                   ("a thought in the content",)),
     "a tool's result": (PLAIN.replace("{{ m.content }}", "{{ m.content if m.role == 'user' }}"),
